@@ -1,6 +1,4 @@
-"""Columns of numbers: how they grow while a file is read, where equal values begin, and which
-values are usual.
-"""
+"""Columns of numbers: growing while a file is read, runs of equal values, typical values."""
 
 from __future__ import annotations
 
@@ -12,7 +10,8 @@ import numpy.typing as npt
 Number = TypeVar("Number", bound=np.generic)
 
 Ints: TypeAlias = npt.NDArray[np.int64]
-Codes: TypeAlias = npt.NDArray[np.integer[Any]]  # in as many bytes as they need
+# integers, stored in as few bytes as the values need
+Codes: TypeAlias = npt.NDArray[np.integer[Any]]
 Floats: TypeAlias = npt.NDArray[np.float64]
 Flags: TypeAlias = npt.NDArray[np.bool_]
 
@@ -22,23 +21,24 @@ NO_ROWS = np.empty(0, np.int64)
 
 BLOCK_BYTES = (
     32 << 20
-)  # from this size on, glibc always maps memory of its own (M_MMAP_THRESHOLD in `mallopt(3)`)
+)  # glibc maps a block of this size and more by itself (M_MMAP_THRESHOLD in `mallopt(3)`)
 
 BLOCK_ROWS = (
     1 << 18
-)  # rows that are worked on together: bounds the working memory, whatever the length of a trace
+)  # rows that are processed together; it bounds the working memory for a trace of any length
 
 MANY = 1 << 17
-"""A column of so many values is likely to become long. Short ones stay small: new memory is zeroed
-2 MiB at a time.
+"""A column with this many values is likely to become long. A shorter one starts small, because the
+kernel zeroes new memory 2 MiB at a time.
 """
 
 
 def narrow(
     values: npt.NDArray[Any], least: npt.DTypeLike = np.int16
 ) -> npt.NDArray[Any]:
-    """Signed integers in the fewest bytes that hold them all, but no fewer than `least`; other
-    values as they are.
+    """Return signed integers in the fewest bytes that hold them all, but no fewer than `least`.
+
+    Other types are returned unchanged.
     """
     if values.dtype.kind != "i":
         return values
@@ -58,14 +58,14 @@ def narrow(
 class GrowingColumn(Generic[Number]):
     """A column that grows by whole batches and is joined once.
 
-    Batches are copied into blocks so large that the C library gives their memory back as soon as
-    they are freed; kept as they come, they would leave holes that add up to a third of the memory
-    of a long trace.
+    Batches are copied into large blocks. The C library returns the memory of such a block to the
+    system when the block is freed. Small pieces would leave holes of up to a third of a long
+    trace's memory.
 
     Args:
-        dtype: of its values; one of signed integers gets wider if a value needs it.
-        most: how many values there are at most, if known. The column is then one block, which is
-            never copied; its unfilled part takes no memory.
+        dtype: the type of the values. A signed integer type gets wider if a value needs more bytes.
+        most: the largest possible number of values, if known. The column is then one block that is
+            never copied. The unfilled part takes no memory.
     """
 
     def __init__(self, dtype: type[Number], most: int = 0) -> None:
@@ -79,7 +79,7 @@ class GrowingColumn(Generic[Number]):
         return sum(map(len, self._full)) + self._used
 
     def append(self, values: npt.NDArray[np.generic]) -> None:
-        """Add values, as this column's type."""
+        """Append values, converted to this column's type."""
         values = narrow(values, self._dtype)
         is_wider = (
             self._dtype.kind == "i" and values.dtype.itemsize > self._dtype.itemsize
@@ -103,7 +103,7 @@ class GrowingColumn(Generic[Number]):
             values = values[count:]
 
     def join(self) -> npt.NDArray[Number]:
-        """The whole column; it is empty afterwards, and each block is given back as soon as it is
+        """Return the whole column and leave this object empty. Each block is freed once it is
         copied.
         """
         parts = [*self._full, self._block[: self._used]]
@@ -125,8 +125,9 @@ class GrowingColumn(Generic[Number]):
 def totals(
     codes: npt.NDArray[np.integer], values: npt.NDArray[np.integer], count: int
 ) -> npt.NDArray[np.float64]:
-    """float64[count], the sum of the values of each code; some rows at a time: `np.bincount` makes
-    doubles of all.
+    """Return float64[count]: the sum of the values of each code.
+
+    Rows are added block by block, because `np.bincount` converts all of its input to doubles.
     """
     found = np.zeros(count)
     for at in range(0, len(codes), BLOCK_ROWS):
@@ -139,7 +140,7 @@ def totals(
 
 
 def changes(*columns: npt.NDArray[Any]) -> npt.NDArray[np.bool_]:
-    """Whether a new combination of values begins, row by row of equally long columns."""
+    """Return bool[n]: whether a row of these n-row columns differs from the row before."""
     new = np.ones(len(columns[0]), np.bool_)
     new[1:] = columns[0][1:] != columns[0][:-1]
     for column in columns[1:]:
@@ -148,17 +149,19 @@ def changes(*columns: npt.NDArray[Any]) -> npt.NDArray[np.bool_]:
 
 
 def heads(*columns: npt.NDArray[Any]) -> npt.NDArray[np.int64]:
-    """The rows where one begins."""
+    """Return int64[k]: the rows at which the combination of values changes, with row 0."""
     return np.flatnonzero(changes(*columns)).astype(np.int64)
 
 
 def run_lengths(first: npt.NDArray[np.integer], count: int) -> Ints:
-    """int64[k]: the length of each run, of `count` rows in runs that begin at `first`."""
+    """Return int64[k]: the length of each run, when `count` rows form k runs that begin at
+    `first`.
+    """
     return np.diff(np.append(first, count))
 
 
 def occurrences(*columns: npt.NDArray[Any]) -> Ints:
-    """int64[n]: how many earlier rows hold the same values as each row of equally long columns."""
+    """Return int64[n]: how many earlier rows hold the same values as each row of n-row columns."""
     order = np.lexsort(columns)
     first = heads(*(column[order] for column in columns))
     sizes = run_lengths(first, len(order))
@@ -168,8 +171,9 @@ def occurrences(*columns: npt.NDArray[Any]) -> Ints:
 
 
 def running_numbers(group: Codes, item: Codes) -> npt.NDArray[np.int32]:
-    """int32[n], the number of each row's item among those of its group: from 0 on, in the order of
-    their first rows.
+    """Return int32[n]: the number of each row's item within its group.
+
+    Items of a group are numbered from 0 in the order of their first rows.
     """
     _, item = np.unique(item, return_inverse=True)
     width = len(item) + 1
@@ -186,37 +190,43 @@ def running_numbers(group: Codes, item: Codes) -> npt.NDArray[np.int32]:
 
 
 def distinct(values: npt.NDArray[Number]) -> npt.NDArray[Number]:
-    """The distinct values, ascending.
+    """Return the distinct values in ascending order.
 
-    As `np.unique`, which (like `np.median`) imports `numpy.ma` to ask whether these are masked: a
-    tenth of what a small conversion takes to start.
+    It replaces `np.unique`, which imports `numpy.ma` (as `np.median` does). That import takes a
+    tenth of the start-up of a small conversion.
     """
     ordered = np.sort(values)
     return ordered[changes(ordered)]
 
 
 def median(values: npt.NDArray[np.number]) -> float:
-    """The median of at least one value."""
+    """Return the median of at least one value."""
     ordered = np.sort(values)
     return float((ordered[(len(ordered) - 1) // 2] + ordered[len(ordered) // 2]) / 2)
 
 
-# normal ones, that values differ by from their median without anybody calling them special
+# A value this many standard deviations from the median still counts as usual.
 DEVIATIONS = 3.0
-# median absolute deviation to standard deviation of a normal distribution
+# ratio of the standard deviation to the median absolute deviation, for a normal distribution
 MAD_TO_DEVIATION = 1.4826
-# of the median; of few values the deviation is not known well enough to call a nearer one unusual
+# A value within this share of the median is usual: few values do not show their real spread.
 UNUSUAL = 0.25
 
 
 def noise_of(apart: Floats) -> float:
-    """How far values are from their median by noise, of their distances from it."""
+    """Return how far values may be from their median by noise alone.
+
+    Args:
+        apart: the distance of each value from the median.
+    """
     return DEVIATIONS * MAD_TO_DEVIATION * median(apart)
 
 
 def usual_values(values: Floats) -> Flags:
-    """bool[n]: as near to their median as `noise_of` says, or as `UNUSUAL`; of fewer than three
-    values, all.
+    """Return bool[n]: whether each value is close enough to the median to count as usual.
+
+    The limit is `noise_of` or the share `UNUSUAL` of the median, if that is more. Fewer than three
+    values are all usual.
     """
     if len(values) < 3:
         return np.ones(len(values), np.bool_)

@@ -26,17 +26,17 @@ class Intervals:
 
     @property
     def lengths(self) -> Floats:
-        """float64[n]."""
+        """float64[n], the length of each interval."""
         return self.end - self.start
 
     @property
     def length(self) -> float:
-        """The measure of the set."""
+        """The total length of the set."""
         return float(np.sum(self.lengths))
 
     @property
     def ns(self) -> Ints:
-        """int64[n, 2], start and end of each in whole units."""
+        """int64[n, 2], the start and end of each interval, truncated to integers."""
         return np.stack([self.start, self.end], axis=1).astype(np.int64)
 
 
@@ -44,7 +44,7 @@ EMPTY = Intervals(np.empty(0), np.empty(0))
 
 
 def union(start: npt.ArrayLike, end: npt.ArrayLike) -> Intervals:
-    """The set covered by n intervals in any order; intervals of no length are left out.
+    """Return the set that n intervals cover, given in any order. Empty intervals are dropped.
 
     Args:
         start, end: float[n].
@@ -67,19 +67,19 @@ def union(start: npt.ArrayLike, end: npt.ArrayLike) -> Intervals:
 
 
 def join(a: Intervals, b: Intervals) -> Intervals:
-    """The set covered by either."""
+    """Return the set that `a` or `b` covers."""
     return union(np.concatenate([a.start, b.start]), np.concatenate([a.end, b.end]))
 
 
 def covered(cover: Intervals, start: npt.ArrayLike, end: npt.ArrayLike) -> Floats:
-    """How much of each of n intervals the set `cover` contains.
+    """Return how much of each of n intervals lies inside the set `cover`.
 
     Args:
-        cover: m intervals.
-        start, end: float[n]; they may overlap each other.
+        cover: a set of m intervals.
+        start, end: float[n]. These intervals may overlap each other.
 
     Returns:
-        float64[n]; O((n + m) log m).
+        float64[n], in O((n + m) log m) time.
     """
     first = np.asarray(start, dtype=np.float64)
     last = np.asarray(end, dtype=np.float64)
@@ -88,23 +88,23 @@ def covered(cover: Intervals, start: npt.ArrayLike, end: npt.ArrayLike) -> Float
 
 
 def _measure_before(cover: Intervals, time: Floats) -> Floats:
-    """|cover ∩ (-∞, t)| for each t."""
+    """Return the length of cover ∩ (-∞, t) for each time t."""
     if len(cover) == 0:
         return np.zeros_like(time)
     before = np.concatenate([[0.0], np.cumsum(cover.lengths)])
     index = np.searchsorted(cover.start, time, side="right")
-    last = np.maximum(index - 1, 0)  # the interval that began last
+    last = np.maximum(index - 1, 0)  # the last interval that begins before the time
     inside = np.minimum(time - cover.start[last], cover.lengths[last])
     return np.asarray(np.where(index > 0, before[last] + inside, 0.0))
 
 
 def overlap(a: Intervals, b: Intervals) -> float:
-    """|a ∩ b|."""
+    """Return the length of a ∩ b."""
     return float(np.sum(covered(b, a.start, a.end)))
 
 
 def complement(a: Intervals, start: float, end: float) -> Intervals:
-    """The window [start, end) without `a`."""
+    """Return the part of the window [start, end) that `a` does not cover."""
     inside = union(np.clip(a.start, start, end), np.clip(a.end, start, end))
     return union(
         np.concatenate([[start], inside.end]), np.concatenate([inside.start, [end]])
@@ -112,7 +112,7 @@ def complement(a: Intervals, start: float, end: float) -> Intervals:
 
 
 def without(a: Intervals, b: Intervals) -> Intervals:
-    """`a` less `b`."""
+    """Return the part of `a` that `b` does not cover."""
     if len(a) == 0 or len(b) == 0:
         return a
     start = float(min(a.start[0], b.start[0]))

@@ -1,11 +1,12 @@
-"""Which records of a profiler can be true: one rule for all readers, before anything is measured.
+"""Which records of a profiler are possible: one rule for all readers, applied before any
+measurement.
 
-A stream runs one activity at a time, in the order of the launches. So a record that ends behind the
-start of the next one on its stream has a wrong stamp. If many do, the "stream" is something else: a
-queue of AMD's profiler, or kernels with programmatic dependent launch, which overlap by design
-(CUDA C++ Programming Guide). There nothing is changed.
+A stream runs one activity at a time, in launch order. So a record that ends after the start of the
+next one on its stream has a wrong timestamp. If many records do, the "stream" is something else,
+and nothing is changed: a queue of AMD's profiler, or kernels with programmatic dependent launch,
+which overlap by design (CUDA C++ Programming Guide).
 
-What a record says too much is clipped; what cannot be placed is left out. Both are counted and
+A record that is too long is clipped. A record that fits nowhere is left out. Both are counted and
 named.
 """
 
@@ -32,54 +33,58 @@ from pgle.trace.columns import (
 )
 from pgle.trace.table import LeftOutReason, OtherWork, Unresolved, joined
 
-TOLERANCE_NS = 1000  # stamps of a GPU are no better; a shorter overlap is no fault
+# GPU timestamps are not more precise, so a shorter overlap is no fault
+TOLERANCE_NS = 1000
 COMMON = (
-    0.05  # of the records of a stream; where more overlap, that is how the stream works
+    # share of a stream's records; if more of them overlap, the stream works like that
+    0.05
 )
-# times the usual duration of an instruction; a record that is no longer has a likely duration
+# times the usual duration of an instruction; a shorter record has a plausible duration
 LONG = 2.0
-FEW = 20  # records; with fewer, nothing tells which one is far away
-# times the rest of its execution; a last record that is further from it has a wrong stamp
+FEW = 20  # records; fewer do not show which one is far away
+# times the length of its execution; a last record that is further away has a wrong timestamp
 FAR = 10.0
 LEAST_FAR_NS = (
-    1_000_000  # a host keeps a GPU waiting for up to a millisecond in any execution
+    1_000_000  # a host may keep a GPU waiting for a millisecond in any execution
 )
-SWEEPS = 8  # a mended record can overlap another one
+SWEEPS = 8  # passes over a stream, because a mended record can overlap another one
 
 
 @dataclass(frozen=True, eq=False)
 class Records:
-    """What a profiler recorded on GPUs, n rows ordered by (device, start)."""
+    """Records of a profiler on GPUs, n rows ordered by (device, start)."""
 
     device: Codes  # int[n]
     stream: Codes  # int[n]
     start_ns: Ints  # int64[n]
-    duration_ns: Ints  # int64[n], 0 and more
-    instruction: Codes  # int[n], index into `instructions`; -1 for what belongs to none
-    instructions: Sequence[str]  # names
+    duration_ns: Ints  # int64[n], not negative
+    # int[n], index into `instructions`; -1 for an activity without instruction
+    instruction: Codes
+    instructions: Sequence[str]  # instruction names
     run: Codes | None = (
-        None  # int[n], equal for activities of one execution; None where nothing tells
+        None  # int[n], equal for activities of one execution; None if unknown
     )
     in_graph: Flags | None = (
-        None  # bool[n], nodes of a CUDA graph, whose branches may overlap
+        # bool[n], whether it is a node of a CUDA graph: branches of a graph may overlap
+        None
     )
 
 
 @dataclass(frozen=True, eq=False)
 class Mended:
-    """Records as they can be true, n rows as given: their order by start may have changed."""
+    """Mended records, n rows in the order given. They may no longer be ordered by start."""
 
     start_ns: Ints  # int64[n]
     duration_ns: Ints  # int64[n]
     reason: npt.NDArray[
         np.uint8
-    ]  # uint8[n], values of `LeftOutReason`: why one is left out
+    ]  # uint8[n], values of `LeftOutReason`: why a record is left out
     clipped: int  # records that were made shorter
-    example: str  # one of these in words; empty without
+    example: str  # one clipped record in words; empty if there is none
 
     @property
     def remarks(self) -> list[str]:
-        """What was clipped, in a line."""
+        """Return one line about the clipped records; no line if there are none."""
         if not self.clipped:
             return []
         what = (
@@ -89,11 +94,11 @@ class Mended:
 
 
 def without_time(start: Ints, end: Ints) -> npt.NDArray[np.uint8]:
-    """uint8[n]: why a record has no time, as `LeftOutReason`; 0 for records that have one.
+    """Return uint8[n]: why a record has no time, as `LeftOutReason`; 0 if it has one.
 
-    CUPTI gives 0 for both stamps if it could not collect them (CUpti_ActivityKernel). Recorders
-    count from the start of the session, so these zeros need not be 0 afterwards; but every activity
-    of a GPU takes some time.
+    CUPTI gives 0 for both timestamps if it could not collect them (CUpti_ActivityKernel). Recorders
+    subtract the start of the session, so these zeros can become other equal numbers. Every real
+    activity of a GPU takes some time.
     """
     reason = np.zeros(len(start), np.uint8)
     if bool((end > start).all()):
@@ -109,13 +114,13 @@ _CANNOT_BE = (*WITHOUT_TIME, LeftOutReason.OVERLAP, LeftOutReason.MISPLACED)
 
 @dataclass(frozen=True, eq=False)
 class LeftOut:
-    """The records that belong to no instruction, by reason: their number and their time."""
+    """Counts and GPU time of records that belong to no instruction, by reason."""
 
     counts: Counter[LeftOutReason] = field(default_factory=Counter)
     duration_ns: Counter[LeftOutReason] = field(default_factory=Counter)
 
     def add(self, reasons: npt.NDArray[np.uint8], duration_ns: Ints) -> None:
-        """Count records; of those without a time only the number."""
+        """Count records; records without a time add no duration."""
         for code in distinct(reasons).tolist():
             reason = LeftOutReason(code)
             durations = duration_ns[reasons == code]
@@ -124,7 +129,7 @@ class LeftOut:
                 self.duration_ns[reason] += int(durations.sum())
 
     def unresolved(self) -> tuple[Unresolved, ...]:
-        """All of them, in the order of the reasons."""
+        """Return all counts in the order of the reasons."""
         return tuple(
             Unresolved(reason.word, self.counts[reason], self.duration_ns[reason])
             for reason in sorted(self.counts)
@@ -132,7 +137,7 @@ class LeftOut:
 
     @property
     def remarks(self) -> list[str]:
-        """A line for each reason for which records cannot be true."""
+        """Return one line for each reason that makes a record impossible."""
         return [
             f"{many(self.counts[reason], 'GPU record')} {reason.meaning}: left out"
             for reason in _CANNOT_BE
@@ -141,7 +146,7 @@ class LeftOut:
 
 
 def mend(records: Records) -> Mended | None:
-    """The records as they can be true; None if all of them can be."""
+    """Return the mended records; None if all records are possible."""
     streams = _suspects(records)
     far = _far_away(records)
     if not streams and not len(far):
@@ -153,13 +158,11 @@ def mend(records: Records) -> Mended | None:
     return mending.result()
 
 
-LOOK_AHEAD = (
-    1 << 12
-)  # rows of the next block in which the next record of a stream is searched
+LOOK_AHEAD = 1 << 12  # rows per step of the search for the next record of a stream
 
 
 def _suspects(records: Records) -> set[tuple[int, int]]:
-    """Device and stream of records that cannot be true next to others of their stream."""
+    """Return the streams, as (device, stream), with records that overlap or are out of place."""
     found: set[tuple[int, int]] = set()
     for first in range(0, len(records.start_ns), BLOCK_ROWS):
         rows = slice(first, first + BLOCK_ROWS + LOOK_AHEAD)
@@ -180,27 +183,29 @@ def _suspects(records: Records) -> set[tuple[int, int]]:
 
 
 def _by_stream(device: Codes, stream: Codes) -> npt.NDArray[np.intp] | slice:
-    """The order of (device, stream) for rows by device; the rows as they are if all are of one
-    stream.
+    """Return the order by (device, stream) of rows ordered by device.
+
+    Return a slice over all rows if they belong to one stream.
     """
     if not len(stream) or bool((stream == stream[0]).all()):
         return slice(None)
-    by_stream = np.argsort(stream, kind="stable")  # two bytes are sorted by counting
+    # two-byte numbers are sorted by counting
+    by_stream = np.argsort(stream, kind="stable")
     if device[0] == device[-1]:
         return by_stream
     return by_stream[np.argsort(device[by_stream], kind="stable")]
 
 
 def _is_foreign(run: Codes) -> Flags:
-    """bool[n - 2]: whether a record between two of one execution belongs to another one."""
+    """Return bool[n - 2]: whether a record lies between two records of one other execution."""
     return np.asarray((run[1:-1] != run[:-2]) & (run[2:] == run[:-2]))
 
 
 def _far_away(records: Records) -> Ints:
-    """First and last records of devices that are further from all others than these reach, in
-    mid-execution.
+    """Return the first or last records of devices that lie too far from their execution to be
+    right.
 
-    The distance is time in which nothing runs: a first collective may wait seconds for the rank
+    The distance is the time in which nothing runs. A first collective may wait seconds for the rank
     that compiles last.
     """
     found: list[int] = []
@@ -233,18 +238,19 @@ def _far_away(records: Records) -> Ints:
 
 
 class _Mending:
-    """Records while they are mended."""
+    """The state of mending: the records as changed so far."""
 
     def __init__(self, records: Records) -> None:
         self.records = records
         self.start = records.start_ns.astype(np.int64)
         self.end = self.start + records.duration_ns
         self.reason = np.zeros(len(self.start), np.uint8)
-        self.clipped: set[int] = set()  # rows
-        self._usual_of: dict[int, float] = {}  # ns by instruction, 0 if it ran once
+        self.clipped: set[int] = set()  # rows of clipped records
+        # ns by instruction, 0 if the instruction ran once
+        self._usual_of: dict[int, float] = {}
 
     def result(self) -> Mended | None:
-        """What was found; None if no record had to be changed."""
+        """Return the mended records; None if none had to be changed."""
         if not self.clipped and not self.reason.any():
             return None
         return Mended(
@@ -256,7 +262,7 @@ class _Mending:
         )
 
     def _example(self) -> str:
-        """The record that was clipped most, in words."""
+        """Describe the record that was clipped most."""
         if not self.clipped:
             return ""
         recorded = self.records.duration_ns
@@ -272,7 +278,7 @@ class _Mending:
         return f"{name} took {was:,.0f} µs, now {now:,.0f} µs"
 
     def stream(self, device: int, stream: int) -> None:
-        """Mend one stream, unless its records overlap as a habit."""
+        """Mend one stream, unless so many of its records overlap that the overlap is normal."""
         rows = self._rows(device, stream)
         allowed = max(1.0, COMMON * len(rows))
         self._leave_out_foreign(rows, allowed)
@@ -283,7 +289,7 @@ class _Mending:
                     break
 
     def _rows(self, device: int, stream: int) -> Ints:
-        """The records of a stream by start, each once, without nodes of CUDA graphs."""
+        """Return the records of a stream by start, without nodes of CUDA graphs."""
         records = self.records
         here = (
             (records.device == device) & (records.stream == stream) & (self.reason == 0)
@@ -304,7 +310,7 @@ class _Mending:
         return np.asarray(self.end[rows[:-1]] > self.start[rows[1:]] + TOLERANCE_NS)
 
     def _sweep(self, rows: Ints) -> bool:
-        """Mend every record that overlaps the next one; whether there was any."""
+        """Mend every record that overlaps the next one. Return whether there was one."""
         wrong = np.flatnonzero(self._overlapping(rows)).tolist()
         for at in wrong:
             is_left = self.reason[rows[at]] == 0 and self.reason[rows[at + 1]] == 0
@@ -313,8 +319,9 @@ class _Mending:
         return bool(wrong)
 
     def _mend(self, rows: Ints, at: int) -> None:
-        """Mend a record that overlaps the next one: by whose duration is unusual, and where it
-        would have room.
+        """Mend a record that overlaps the next one.
+
+        The record with the unusual duration is changed, and moved to where it has room.
         """
         row = int(rows[at])
         following = int(rows[at + 1])
@@ -331,8 +338,10 @@ class _Mending:
         return usual is not None and self.end[row] - self.start[row] <= LONG * usual
 
     def _room(self, rows: Ints, at: int) -> tuple[int, int]:
-        """Where the record can have run: from its start to the next one, or from the last one
-        before its end.
+        """Return the possible start and end of a record that overlaps the next one.
+
+        It runs from its start to the next record, or from the end of the last record inside it to
+        its own end.
         """
         row = int(rows[at])
         start = int(self.start[row])
@@ -359,8 +368,9 @@ class _Mending:
         self.clipped.add(row)
 
     def _usual(self, row: int) -> float | None:
-        """The median duration of the same instruction; None if it ran once, or the record has
-        none.
+        """Return the median duration of the instruction's other records, in ns.
+
+        None if the instruction ran once or the record has no instruction.
         """
         code = int(self.records.instruction[row])
         if code < 0:
@@ -374,8 +384,10 @@ class _Mending:
         return known or None
 
     def _leave_out_foreign(self, rows: Ints, allowed: float) -> None:
-        """Leave out records of likely length in the middle of another execution while the rest of
-        theirs is elsewhere.
+        """Leave out misplaced records: each lies inside another execution, away from the rest of
+        its own.
+
+        Only records of a plausible duration are left out.
         """
         if self.records.run is None or len(rows) < FEW:
             return
@@ -391,11 +403,12 @@ class _Mending:
 
 @dataclass(frozen=True, eq=False)
 class Believed:
-    """The activities of instructions and the others, as they can be true."""
+    """The activities of instructions and the other activities, mended."""
 
-    columns: dict[str, npt.NDArray[Any]]  # as given, ordered by (device, start)
+    # the given columns, ordered by (device, start)
+    columns: dict[str, npt.NDArray[Any]]
     other: OtherWork
-    # records, by reason
+    # counts of left-out records by reason
     left_out: Mapping[LeftOutReason, int] = field(default_factory=dict)
     remarks: tuple[str, ...] = ()  # what was clipped, in words
 
@@ -406,14 +419,14 @@ def believed(
     instructions: Sequence[str],
     in_graph: Flags | None = None,
 ) -> Believed:
-    """Mend the records of one recording, those of instructions and the others together.
+    """Mend the records of one recording: activities of instructions and other activities together.
 
     Args:
-        columns: of activities of instructions, n rows ordered by (device, start): ``device``,
+        columns: activities of instructions, n rows ordered by (device, start): ``device``,
             ``stream``, ``start_ns``, ``duration_ns``, ``instruction``, ``run`` (as in `Records`),
             and any more.
-        other: the other activities; whole CUDA graphs among them cover several streams, and stay as
-            they are.
+        other: the other activities. Whole CUDA graphs among them cover several streams and stay
+            unchanged.
     """
     count = len(columns["start_ns"])
     loose = np.flatnonzero(other.reason != LeftOutReason.GRAPH_LAUNCH)
@@ -422,7 +435,8 @@ def believed(
     if found is None:
         return Believed(columns, other)
     start, duration, reason = found.start_ns, found.duration_ns, found.reason
-    if place is not None:  # back from the order of both to first these, then those
+    # from the common order back to instructions' activities first, then the others
+    if place is not None:
         back = np.argsort(place)
         start, duration, reason = start[back], duration[back], reason[back]
     keep = reason[:count] == 0
@@ -451,8 +465,9 @@ def _records(
     instructions: Sequence[str],
     in_graph: Flags | None,
 ) -> tuple[Records, Ints | None]:
-    """Both kinds of activities in the order of time; and that order, None if there are only those
-    of instructions.
+    """Return both kinds of activities ordered by time, and that order.
+
+    The order is None if there are only activities of instructions.
     """
     names = ("device", "stream", "start_ns", "duration_ns", "instruction", "run")
     own = {name: columns[name] for name in names}

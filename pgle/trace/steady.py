@@ -1,24 +1,25 @@
-"""Which executions of a module are steady: warm-up and truncated ones are found by rule and
+"""Which executions of a module are steady. Warm-up and truncated executions are found by rule and
 reported.
 
-Rules, per module:
-1. *truncated*: the first or last execution on a device that has fewer GPU activities than is usual
-for it was cut by
-   the edge of the window.
-2. *warm-up*: the leading executions, without a gap, whose compute time (collectives left out, since
-they wait) exceeds
-   the median of the second half by more than `WARM_UP_EXCESS`, and by more than executions of the
-   second half differ from it by noise on all devices (up to `MAX_WARM_UP_EXCESS`), on the typical
-   device: the median over devices, since one that is slow once tells of that device. Or they take
-   longer than the median, from first start to last end, by more than `LONG_EXCESS` and that noise.
-   Or they exceed what the executions right behind them have, by as much: if these get longer in
-   time, the line through them counts. At least two executions stay.
-3. *lost records*: an execution between others that has fewer activities than usual on a device,
-though it took as long as
-   usual there, in a program whose executions have one number of activities. A program that did less
-   would be shorter.
+Rules for each module:
+1. *truncated*: the first or last execution on a device has fewer GPU activities than usual there.
+   The edge of the recording cut it off.
+2. *warm-up*: the leading executions, without a gap, that meet one of three conditions on the
+   typical device. That is the median over devices, since one slow device says nothing about the
+   others. At least two executions stay.
+   - Their compute time exceeds the median of the second half by more than `WARM_UP_EXCESS`, and by
+     more than the noise of the second half on all devices (at most `MAX_WARM_UP_EXCESS`).
+     Collectives do not count, because they wait.
+   - They take longer than the median, from first start to last end, by more than `LONG_EXCESS` and
+     the noise.
+   - Their compute time exceeds that of the next executions by as much. If these get longer over
+     time, the line through them counts.
+3. *lost records*: an execution between others has fewer activities than usual on a device, but took
+   as long as usual. This rule needs a program with a fixed number of activities. A program that did
+   less work would take less time.
 
-An execution dropped on one device is dropped on all: its collectives need every rank.
+An execution that is dropped on one device is dropped on all, because its collectives need every
+rank.
 """
 
 from __future__ import annotations
@@ -49,40 +50,41 @@ from pgle.trace.table import Trace
 from pgle.xla.guessed_kinds import guess_kind
 
 WARM_UP_EXCESS = 0.02
-"""A leading execution is warm-up when its compute time exceeds the steady median by this share.
-Steady executions of the real 4 × A100 step in testdata/ differ by 0.4 %; its warm-up executions are
+"""A leading execution is warm-up if its compute time exceeds the steady median by this share.
+Steady executions of the real 4 × A100 step in testdata/ differ by 0.4 %. Its warm-up executions are
 3.6 to 17 % slower.
 """
 
 MAX_WARM_UP_EXCESS = 0.1
-"""However much executions differ, a leading one that is slower than this is warm-up: they may all
-be getting faster.
+"""A leading execution that is slower than this share is warm-up, even if executions differ more:
+they may all be getting faster.
 """
 
 LONG_EXCESS = 0.5
-"""A leading execution is warm-up, too, when it takes so much longer than the steady median:
-libraries are loaded and communicators made in it. The first of 4 × H100 (MaxText,
-NVIDIA/JAX-Toolbox) takes 20 times as long as later ones, with no more compute than these have on
-two of the devices.
+"""A leading execution is also warm-up if it takes longer than the steady median by this share,
+because it loads libraries and creates communicators. The first execution on 4 × H100 (MaxText,
+NVIDIA/JAX-Toolbox) takes 20 times as long as later ones. Its compute time on two of these devices
+is no longer than theirs.
 """
 
 NEXT = 6
-"""Executions behind one that it is compared with: of fewer, no rank test tells growth from noise at
-1 %.
+"""An execution is compared with at least this many later ones. With fewer, no rank test separates
+growth from noise at 1 %.
 """
 MOST_BEHIND = 300
-"""Executions behind one that it is compared with at most: tests over pairs take the square."""
+"""An execution is compared with at most this many later ones: tests over pairs take quadratic time.
+"""
 
 GROWS = (
     2.576  # standard deviations of the rank test of Mann and Kendall: 1 %, two-sided
 )
 
-LOST_SHARE = 0.005  # of the activities; a loss of fewer changes no answer
-LOST_MANY = 10  # activities; fewer are a stretch only if they take long
-FEWEST_LEFT = 2  # executions in a row; of one the pause behind it is not known
+LOST_SHARE = 0.005  # share of the activities; the loss of fewer changes no answer
+LOST_MANY = 10  # activities; if fewer are missing, they must also have taken long
+FEWEST_LEFT = 2  # executions in a row; the pause after a single one is unknown
 SAME_COUNT = (
     2 / 3
-)  # of executions; where fewer have one number of activities, it is no loss if one has less
+)  # share of executions with the usual number of activities; below it, a smaller number is no loss
 
 Rows: TypeAlias = npt.NDArray[np.intp]
 
@@ -95,15 +97,15 @@ class ModuleExecutions:
     module: Ints
     device: Ints
     execution: Ints
-    rows: Ints  # int64[n], GPU activities
+    rows: Ints  # int64[n], number of GPU activities
     # start_ns, end_ns: int64[n], first start and last end
     start_ns: Ints
     end_ns: Ints
-    compute_ns: Floats  # float64[n], GPU time of activities that are not collectives
-    keep: Flags  # bool[n], False for warm-up and truncated ones
-    # why, for the dropped ones, by (module, execution)
+    compute_ns: Floats  # float64[n], GPU time without collectives
+    keep: Flags  # bool[n], False for dropped executions
+    # why an execution was dropped, by (module, execution)
     reasons: dict[tuple[int, int], str]
-    # activities that are missing in the middle, by (module, execution) and device
+    # number of missing activities in the middle of an execution, by (module, execution) and device
     lost: dict[tuple[int, int], dict[int, int]] = field(default_factory=dict)
 
     def __len__(self) -> int:
@@ -117,26 +119,28 @@ class ModuleExecutions:
 
 @dataclass(frozen=True)
 class MeasuredWindow:
-    """Which executions of a module the costs come from."""
+    """The executions of a module from which the costs come."""
 
     used: int  # executions used, summed over devices
     seen: int  # executions in the trace, summed over devices
-    # executions used of a device, the most on any; what `analyze` calls steps
+    # executions used on the device with most; `analyze` calls them steps
     steps_used: int
-    steps_seen: int  # executions in the trace of a device, the most on any
+    steps_seen: int  # executions in the trace on the device with most
     dropped: Mapping[int, str]  # reason by execution number
-    # median span of a used execution, first start to last end, in microseconds; NaN where none
+    # median span of a used execution in microseconds, first start to last end; NaN if none is used
     span_us: float
-    devices: tuple[int, ...]  # the ones that ran it, as indices into `Trace.devices`
+    # devices that ran the module, as indices into `Trace.devices`
+    devices: tuple[int, ...]
     fewest: int = 0  # executions in the trace on the device with fewest
-    # activities that are missing in the middle of it, by execution number and device
+    # number of activities missing in the middle, by execution number and device
     lost: Mapping[int, Mapping[int, int]] = field(default_factory=dict)
 
 
 def compute_ns(trace: Trace) -> Floats:
-    """float64[modules]: GPU time of each module without collectives, whose time is mostly waiting.
+    """Return float64[modules]: GPU time of each module in ns, without collectives, which mostly
+    wait.
 
-    The main module is the one with most of it: a barrier that waits for a rank outlasts any step.
+    The module with the most compute is the main module: a barrier can wait longer than any step.
     """
     communicates = _communicates(trace)
     found = np.zeros(len(trace.modules))
@@ -154,12 +158,12 @@ def _communicates(trace: Trace) -> Flags:
 
 
 def find_executions(trace: Trace, collective: Flags | None = None) -> ModuleExecutions:
-    """Every execution in the trace, with the steady ones marked.
+    """Find every execution in the trace, and mark the steady ones.
 
     Args:
         trace: n activities.
-        collective: bool[len(trace.instructions)], True for instructions that communicate; None: by
-            their names.
+        collective: bool[len(trace.instructions)], True for instructions that communicate. If None,
+            names decide.
     """
     if collective is None:
         collective = _communicates(trace)
@@ -167,7 +171,7 @@ def find_executions(trace: Trace, collective: Flags | None = None) -> ModuleExec
     last = int(trace.execution.max(initial=0)) + 1
 
     def blocks() -> Iterator[tuple[slice | Rows, Ints]]:
-        """Some rows at a time, for memory, with the number of the execution that each is of."""
+        """Yield blocks of rows, to save memory, with the number of each row's execution."""
         for at in range(0, len(trace), BLOCK_ROWS):
             rows: slice | Rows = slice(at, at + BLOCK_ROWS)
             if (trace.execution[rows] < 0).any():
@@ -209,7 +213,7 @@ def find_executions(trace: Trace, collective: Flags | None = None) -> ModuleExec
 
 
 def untimed(trace: Trace) -> int:
-    """How many activities were left out since they have no possible time."""
+    """Return the number of activities that were left out because their time is impossible."""
     words = {reason.word for reason in WITHOUT_TIME}
     return sum(item.count for item in trace.unresolved if item.reason in words)
 
@@ -217,11 +221,15 @@ def untimed(trace: Trace) -> int:
 def measured_window(
     executions: ModuleExecutions, module: int, keep_all: bool
 ) -> tuple[Flags, MeasuredWindow]:
-    """The executions of one module to measure: bool[executions], and what was dropped.
+    """Choose the executions of one module to measure.
 
     Args:
+        executions: all executions in the trace.
         module: index into `Trace.modules`.
-        keep_all: warm-up and truncated ones too.
+        keep_all: also use warm-up and truncated executions.
+
+    Returns:
+        bool[executions], and what was dropped.
     """
     here = executions.module == module
     keep = here & (executions.keep | keep_all)
@@ -237,7 +245,7 @@ def measured_window(
         }
     )
     spans = executions.span_ns[keep]
-    # `np.unique` imports `numpy.ma`, a tenth of a small conversion
+    # `np.unique` imports `numpy.ma`, which takes a tenth of a small conversion
     counts = np.bincount(executions.device[here])
     devices = np.flatnonzero(counts)
     per_device = counts[devices].tolist()
@@ -260,10 +268,10 @@ def measured_window(
 
 
 def _mark(found: ModuleExecutions, untimed: int) -> None:
-    """Fill `keep` and `reasons` of freshly made executions.
+    """Set `keep` and `reasons` of newly found executions.
 
     Args:
-        untimed: activities that were left out since they have no time.
+        untimed: number of activities left out because they have no time.
     """
     for module in distinct(found.module):
         of_module = np.flatnonzero(found.module == module)
@@ -288,18 +296,18 @@ def _mark(found: ModuleExecutions, untimed: int) -> None:
 
 
 def _without(found: ModuleExecutions, rows: Rows, dropped: Mapping[int, str]) -> Rows:
-    """The rows of the executions that are not dropped."""
+    """Return the rows of executions that are not dropped."""
     return rows[~np.isin(found.execution[rows], list(dropped))]
 
 
 def _by_device(found: ModuleExecutions, rows: Rows) -> list[Rows]:
-    """The rows of each device."""
+    """Return the rows of each device."""
     device = found.device[rows]
     return [rows[device == one] for one in distinct(device)]
 
 
 def _reasons(lost: Mapping[int, Mapping[int, int]]) -> dict[int, str]:
-    """Why executions with lost records do not count."""
+    """Return why executions with lost records do not count."""
     reasons = {}
     for number, counts in lost.items():
         missing = many(sum(counts.values()), "activity record")
@@ -324,8 +332,9 @@ def _drop_truncated(
 def _lost(
     found: ModuleExecutions, by_device: Sequence[Rows]
 ) -> dict[int, dict[int, int]]:
-    """Activities that are missing in executions between others, by execution and device; not of all
-    executions.
+    """Count the activities missing in executions between others, by execution and device.
+
+    Return nothing if every execution lacks some.
     """
     lost: dict[int, dict[int, int]] = {}
     numbers: set[int] = set()
@@ -336,7 +345,7 @@ def _lost(
         usual = median(rows) if len(here) > 2 else 0.0
         if np.count_nonzero(rows == usual) < SAME_COUNT * len(here):
             continue
-        # the time that an execution had: from the end of the one before to the start of the next
+        # time available to an execution: from the end of the previous one to the start of the next
         had = (found.start_ns[here[2:]] - found.end_ns[here[:-2]]).astype(np.float64)
         compute = found.compute_ns[here]
         less = median(compute) - compute[1:-1]
@@ -353,11 +362,11 @@ def _lost(
 def _untimed(
     found: ModuleExecutions, whole: Rows, untimed: int
 ) -> dict[int, dict[int, int]]:
-    """Activities without a time that executions lack, by execution and device.
+    """Count the activities without a time that executions lack, by execution and device.
 
     All devices run one program, so a complete execution has the largest number of activities. If
-    then more are missing than had no time, executions differ in what they run, and nothing is
-    returned. Nor is anything if too few executions in a row would be left.
+    more are missing than had no time, executions differ in what they run. Then nothing is returned,
+    as when too few executions in a row would remain.
     """
     usual = int(found.rows[whole].max(initial=0))
     missing = usual - found.rows[whole]
@@ -370,7 +379,7 @@ def _untimed(
         of_execution[int(found.device[row])] = int(missing[at])
     numbers = distinct(found.execution[whole])
     run = np.bincount(np.cumsum(np.isin(numbers, list(lost))))
-    # each run but the first begins behind a lost one, which it counts
+    # Each run except the first begins with the lost execution before it, which must not count.
     longest = max([int(run[0]), *(run[1:] - 1).tolist()]) if len(run) else 0
     return lost if longest >= FEWEST_LEFT else {}
 
@@ -378,12 +387,12 @@ def _untimed(
 def _above_steady(
     found: ModuleExecutions, values: Floats, by_device: Sequence[Rows]
 ) -> tuple[Mapping[int, list[float]], float]:
-    """How far executions lie above the steady ones, device by device: shares of the median of the
-    second half.
+    """Compare executions with the steady ones on each device, as shares of the second half's
+    median.
 
     Returns:
-        By execution, the excess on each device that ran at least three. And by how much those of
-        the second half differ from their median by noise (`noise_of`).
+        By execution, the excess on each device that ran at least three. Then the noise of the
+        second half around its median (`noise_of`).
     """
     excess: dict[int, list[float]] = {}
     apart = []
@@ -402,14 +411,13 @@ def _above_steady(
 def _above_next(
     found: ModuleExecutions, by_device: Sequence[Rows], number: int
 ) -> float:
-    """How far the compute of one execution lies above those right behind it, beyond noise.
+    """Return by how much one execution's compute exceeds the next ones', beyond noise.
 
-    If steps grow, a comparison with the second half of the executions misses a warm-up. So this one
-    looks only at the executions right behind: `NEXT` of them, or half of all if that is more, up to
-    `MOST_BEHIND`.
+    If steps grow, the second half of the executions hides a warm-up. So this comparison uses only
+    the next executions: `NEXT` of them, or half of all if that is more, at most `MOST_BEHIND`.
 
     Returns:
-        The excess as a share, the median of the devices that ran so many; 0 within noise.
+        The excess as a share, the median over devices with enough executions; 0 within noise.
     """
     excess = []
     for here in by_device:
@@ -426,13 +434,15 @@ def _above_next(
 
 
 def _expected(behind: Floats) -> tuple[float, float]:
-    """What an execution would have if it was as the ones behind it, and how far these differ by
-    noise, as a share.
+    """Extrapolate an execution's value from the ones after it.
+
+    Returns:
+        The value, and the noise of those executions as a share of it.
     """
     place = np.arange(len(behind))
     one, other = np.triu_indices(len(behind), 1)
     slope = 0.0
-    if _grows(behind):  # the median slope of all pairs (Theil and Sen)
+    if _grows(behind):  # median slope of all pairs (Theil and Sen)
         slope = median((behind[other] - behind[one]) / (other - one))
     level = median(behind - slope * place)
     rest = np.abs(behind - slope * place - level)
@@ -441,7 +451,7 @@ def _expected(behind: Floats) -> tuple[float, float]:
 
 
 def _grows(values: Floats) -> bool:
-    """Whether values rise or fall in time, by the rank test of Mann and Kendall."""
+    """Whether values rise or fall over time, by the rank test of Mann and Kendall."""
     count = len(values)
     one, other = np.triu_indices(count, 1)
     ordered = abs(float(np.sign(values[other] - values[one]).sum()))
@@ -450,8 +460,9 @@ def _grows(values: Floats) -> bool:
 
 
 def _noise_of_changes(values: Floats) -> float:
-    """How far executions differ by noise, of the change from one to the next: growth and levels do
-    not count.
+    """Return the noise of executions as a share, from the changes between neighbours.
+
+    Steady growth and steps between levels do not count as noise.
     """
     change = np.diff(np.log(np.maximum(values, 1)))
     return noise_of(np.abs(change - median(change))) / float(np.sqrt(2))
@@ -460,7 +471,7 @@ def _noise_of_changes(values: Floats) -> float:
 def _warm_up(
     found: ModuleExecutions, by_device: Sequence[Rows]
 ) -> Iterator[tuple[int, str]]:
-    """The leading executions that are slower than the limits on the typical device, with the
+    """Yield the leading executions that exceed the limits on the typical device, with the
     reason.
     """
     compute, noise = _above_steady(found, found.compute_ns, by_device)

@@ -1,5 +1,5 @@
-"""What a trace holds, for people: devices, modules with their executions, instructions, and what
-was left out.
+"""A summary of a trace for people: devices, modules, executions, instructions and what was left
+out.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from pgle.xla.guessed_kinds import guess_kind
 
 @dataclass(frozen=True)
 class DeviceSummary:
-    """One device: its streams, activities, their time, and how long it was recorded."""
+    """One device: its streams, activities, GPU time and recorded time."""
 
     device: Device
     streams: int
@@ -38,11 +38,11 @@ class DeviceSummary:
 class ExecutionSummary:
     """One execution of a module."""
 
-    number: int  # from 0 in the window
-    devices: int  # that ran it
+    number: int  # counted from 0 in the window
+    devices: int  # devices that ran the execution
     activities: int  # on all devices
     span_us: float  # first start to last end, median over devices
-    left_out: str  # why its costs do not count; empty where they do
+    left_out: str  # why its costs do not count; empty if they do
 
 
 @dataclass(frozen=True)
@@ -50,15 +50,16 @@ class ModuleSummary:
     """One executable."""
 
     module: ModuleKey  # name and program id
-    instructions: int  # that ran
-    gpu_time_us: float  # on all devices
-    share: float  # of the trace's
-    step_us: float  # median span of a steady execution on a device; NaN if absent
+    instructions: int  # instructions that ran
+    gpu_time_us: float  # summed over devices
+    share: float  # share of the trace's GPU time
+    # median span of a steady execution on a device; NaN if there is none
+    step_us: float
     executions: tuple[ExecutionSummary, ...]  # by number
 
     @property
     def steady(self) -> int:
-        """Executions whose costs count."""
+        """Number of executions whose costs count."""
         return sum(not execution.left_out for execution in self.executions)
 
 
@@ -77,26 +78,27 @@ class InstructionSummary:
 
 @dataclass(frozen=True, eq=False)
 class TraceSummary:
-    """What a trace holds."""
+    """The summary of a trace."""
 
     trace: Trace
     kinds: Mapping[ActivityKind, int]  # activities by kind
-    span_us: float  # the longest of a device, first start to last end
-    gpu_time_us: float  # of all activities
+    span_us: float  # first start to last end, on the device with the longest span
+    gpu_time_us: float  # summed over all activities
     devices: tuple[DeviceSummary, ...]
-    modules: tuple[ModuleSummary, ...]  # the one with most time, the main module, first
+    # the main module, which has the most time, is first
+    modules: tuple[ModuleSummary, ...]
     instructions: tuple[InstructionSummary, ...]  # costliest first
 
     @property
     def meanings(self) -> dict[str, str]:
-        """Why activities belong to no instruction, in plain words, by reason."""
+        """Why activities belong to no instruction, in plain words by reason."""
         return {
             item.reason: MEANINGS.get(item.reason, "") for item in self.trace.unresolved
         }
 
 
 def summarise_trace(trace: Trace) -> TraceSummary:
-    """What a trace holds. Executions are marked as `costs.measure` marks them without HLO."""
+    """Summarise a trace. Executions are marked as `costs.measure` marks them without HLO."""
     devices = tuple(_device(trace, number) for number in range(len(trace.devices)))
     instructions = _instructions(trace)
     return TraceSummary(

@@ -1,12 +1,13 @@
-"""The Trace table: what a profiler recorded, one row per GPU activity; and several traces of one
-job as one table.
+"""The Trace table: one row per GPU activity that a profiler recorded. Several traces of one job
+form one table.
 
-Every reader makes this one form; every later stage takes it. Strings are dictionary-encoded: a
+Every reader makes this table, and every later stage takes it. Strings are dictionary-encoded: a
 column of codes and a tuple of values. Rows are ordered by (device, start).
 
-Which processes of several traces are one: in containers every job is process 1, and host names may
-be equal. One process runs on the same GPUs in the same process namespace, gives each device one
-global number, and is not recorded twice at the same time.
+Several traces may record one process, or several processes of one name: in containers every job is
+process 1, and host names may be equal. Traces are of one process if they used the same GPUs in the
+same process namespace and give each device one global number. One process is not recorded twice at
+the same time.
 """
 
 from __future__ import annotations
@@ -29,12 +30,12 @@ from pgle.errors import many, some
 from pgle.trace.columns import NO_ROWS, Codes, Ints, changes
 from pgle.xla.vendors import VENDORS
 
-# the warning that a simulated trace carries, in its files too
+# the warning that a simulated trace carries, also in its files
 SIMULATED = "simulated by pgle, no GPU ran this"
 
 
 LIBRARIES = re.compile("|".join(vendor.kernels for vendor in VENDORS.values()))
-"""In names of kernels that libraries bring, which say what they compute in; XLA's own are named
+"""Matches names of library kernels, which say what the kernel computes. XLA names its own kernels
 after instructions.
 """
 
@@ -42,13 +43,13 @@ after instructions.
 class ActivityKind(IntEnum):
     """What a GPU activity is."""
 
-    words: str  # for people, of several
-    stream_word: str  # what JAX's profiler calls it in the names of streams
+    words: str  # the plural, for people
+    stream_word: str  # what JAX's profiler calls this kind in stream names
 
     def __new__(
         cls, value: int, words: str = "", stream_word: str = ""
     ) -> ActivityKind:
-        """A kind with its number, which columns hold, and its words."""
+        """Make a kind from its number, which columns hold, and its words."""
         kind = int.__new__(cls, value)
         kind._value_ = value
         kind.words = words
@@ -58,14 +59,12 @@ class ActivityKind(IntEnum):
     KERNEL = 0, "kernels", "Kernel"
     MEMCPY = 1, "copies", "MemcpyD2D"
     MEMSET = 2, "memsets", "Memset"
-    # work of the CPU backend, where the "device" is a host thread
+    # work of the CPU backend, whose "device" is a host thread
     HOST = 3, "thunks on the CPU", "Kernel"
 
 
 def count_kinds(kind: npt.NDArray[np.uint8]) -> dict[ActivityKind, int]:
-    """How many activities of each kind there are, by value; kinds that do not occur are left
-    out.
-    """
+    """Count the activities of each kind that occurs."""
     counts = np.bincount(kind)
     found = np.flatnonzero(counts).tolist()
     return {ActivityKind(value): int(counts[value]) for value in found}
@@ -73,9 +72,7 @@ def count_kinds(kind: npt.NDArray[np.uint8]) -> dict[ActivityKind, int]:
 
 @dataclass(frozen=True)
 class ModuleKey:
-    """An executable as traces name it: HLO module name and program id (None where the trace has
-    none).
-    """
+    """An executable in a trace: HLO module name and program id (None if the trace has none)."""
 
     name: str
     program_id: int | None = None
@@ -85,11 +82,11 @@ class ModuleKey:
 class Device:
     """One device of one process."""
 
-    # what tells processes apart in the inputs: ``HOST:PID``, or the input's name and the pid
+    # identifies the process: ``HOST:PID``, or the input's name and the pid
     process: str
-    ordinal: int  # the device's number inside that process
+    ordinal: int  # number of the device inside its process
     global_id: int | None = (
-        None  # JAX's global device id, None where the trace does not say
+        None  # JAX's global device id; None if the trace does not hold it
     )
 
 
@@ -99,7 +96,7 @@ class LeftOutReason(IntEnum):
     meaning: str  # in plain words, after "activities"
 
     def __new__(cls, value: int, meaning: str = "") -> LeftOutReason:
-        """A reason with its number, which columns hold, and its meaning."""
+        """Make a reason from its number, which columns hold, and its meaning."""
         reason = int.__new__(cls, value)
         reason._value_ = value
         reason.meaning = meaning
@@ -121,15 +118,15 @@ class LeftOutReason(IntEnum):
 
     @property
     def word(self) -> str:
-        """``no-api-row``."""
+        """The reason as a word, such as ``no-api-row``."""
         return self.name.lower().replace("_", "-")
 
 
 MEANINGS = {reason.word: reason.meaning for reason in LeftOutReason if reason.meaning}
-"""Each reason, by its `word`, in plain words."""
+"""The meaning of each reason, in plain words, by its `word`."""
 
 IN_GRAPHS = (LeftOutReason.GRAPH_LAUNCH, LeftOutReason.GRAPH_NODE)
-"""Why activities that CUDA graphs hide belong to no instruction."""
+"""The reasons of activities that a CUDA graph hides."""
 
 
 @dataclass(frozen=True)
@@ -144,7 +141,7 @@ class Unresolved:
 def kernels_by_place(
     named: Iterable[tuple[str, str, str]],
 ) -> dict[tuple[str, str], frozenset[str]]:
-    """`Trace.kernels` of triples: module name, instruction, name of a library's kernel."""
+    """Group (module name, instruction, library kernel) triples into the form of `Trace.kernels`."""
     found: dict[tuple[str, str], set[str]] = {}
     for module, instruction, kernel in named:
         found.setdefault((module, instruction), set()).add(kernel)
@@ -153,7 +150,9 @@ def kernels_by_place(
 
 @dataclass(frozen=True)
 class Source:
-    """An input: path, format (``nsys-sqlite`` or ``xplane``), version of the recording tool."""
+    """An input: its path, format (``nsys-sqlite`` or ``xplane``) and the recording tool's
+    version.
+    """
 
     path: str
     format: str
@@ -162,27 +161,27 @@ class Source:
 
 @dataclass(frozen=True)
 class Recording:
-    """Facts about one process's recording besides its activities."""
+    """Facts about the recording of one process."""
 
     utc_ns: int | None = (
-        None  # the wall clock, in ns since 1970, when `Trace.start_ns` is 0; None where unknown
+        # wall clock in ns since 1970 at time 0 of `Trace.start_ns`; None if unknown
+        None
     )
-    # ``uuid:…`` and ``bus:…`` of the GPUs that the process used, or else saw; empty where unknown
+    # ``uuid:…`` and ``bus:…`` of the GPUs that the process used, else of those it saw; empty if
+    # unknown
     gpus: frozenset[str] = frozenset()
-    namespace: str = ""  # the container's process namespace; empty where unknown
-    vendor: str = ""  # of the GPUs, ``Nvidia`` or ``AMD``; empty where unknown
+    namespace: str = ""  # process namespace of the container; empty if unknown
+    vendor: str = ""  # GPU vendor, ``Nvidia`` or ``AMD``; empty if unknown
     capability: tuple[int, int] | None = (
-        None  # compute capability of the GPUs; None where unknown
+        None  # compute capability of the GPUs; None if unknown
     )
 
 
 @dataclass(frozen=True, eq=False)
 class OtherWork:
-    """GPU activities that belong to no instruction, but keep their device busy: m rows ordered by
-    (device, start).
-    """
+    """GPU activities without instruction that keep their device busy: m rows by (device, start)."""
 
-    start_ns: Ints  # int64[m], as `Trace.start_ns`
+    start_ns: Ints  # int64[m], on the clock of `Trace.start_ns`
     duration_ns: Ints  # int64[m]
     device: Codes  # int[m], index into `Trace.devices`
     stream: Codes  # int[m], as recorded
@@ -198,7 +197,7 @@ class OtherWork:
         return {item.name: getattr(self, item.name) for item in fields(self)}
 
     def of_rows(self, rows: npt.NDArray[Any]) -> OtherWork:
-        """Some of the rows, in that order."""
+        """Return the given rows, in the given order."""
         return OtherWork(
             **{name: column[rows] for name, column in self.columns.items()}
         )
@@ -215,7 +214,7 @@ NO_OTHER_WORK = OtherWork(
 
 
 def joined(parts: Sequence[OtherWork]) -> OtherWork:
-    """The rows of all, ordered by (device, start)."""
+    """Join the rows of several tables, ordered by (device, start)."""
     some = [part for part in parts if len(part)]
     if not some:
         return NO_OTHER_WORK
@@ -230,46 +229,44 @@ def joined(parts: Sequence[OtherWork]) -> OtherWork:
 
 @dataclass(frozen=True, eq=False)
 class Trace:
-    """GPU activities of one or several inputs, n rows. Integers have up to eight bytes, and fewer
-    where those do.
+    """GPU activities of one or several inputs, n rows. Integer columns use as few bytes as they
+    need.
     """
 
-    start_ns: Ints  # int64[n], since an origin common to the rows of one process
-    duration_ns: Codes  # int[n]
+    start_ns: Ints  # int64[n], in ns since an origin that the rows of one process share
+    duration_ns: Codes  # int[n], in ns
     kind: npt.NDArray[np.uint8]  # uint8[n], values of `ActivityKind`
     device: Codes  # int[n], index into `devices`
     stream: Codes  # int[n], as recorded
     module: Codes  # int[n], index into `modules`
-    # int[n], index into `instructions`: the run-time (final) HLO instruction name
+    # int[n], index into `instructions`: the instruction name in the final HLO
     instruction: Codes
-    # int[n], running number of the module's execution on that device, from 0 in the window; -1
-    # unknown
+    # int[n], number of the module's execution on that device, from 0 in the window; -1 if unknown
     execution: Codes
-    # int[n], number of the launch (thunk range) that issued the activity; activities of one launch
-    # on one device share it; -1 unknown, then every row is its own launch
+    # int[n], number of the launch (thunk range) that issued the activity. Activities of one launch
+    # on one device share it. If it is -1 (unknown), each row is its own launch.
     instance: Codes
     modules: tuple[ModuleKey, ...]  # the executables
     instructions: tuple[str, ...]  # instruction names
     devices: tuple[Device, ...]  # the devices
-    # activities that were seen and left out, by reason
+    # counts of activities that were left out, by reason
     unresolved: tuple[Unresolved, ...] = ()
-    # of these, the ones with a possible time on one of `devices`
+    # the left-out activities that have a possible time and ran on one of `devices`
     other: OtherWork = NO_OTHER_WORK
-    # serialized HloProto by executable, where the trace embeds them
+    # serialized HloProto by executable, if the trace embeds them
     hlo: Mapping[ModuleKey, bytes] = field(default_factory=dict)
     sources: tuple[Source, ...] = ()  # the inputs
-    # XLA_FLAGS of the profiled process where the trace tells, else empty. Nothing else of the
-    # recorded environment is kept: it may hold secrets.
+    # XLA_FLAGS of the profiled process; empty if unknown. Nothing else of the recorded environment
+    # is kept, because it may hold secrets.
     xla_flags: str = ""
-    warnings: tuple[str, ...] = ()  # what the user should know, one line each
+    warnings: tuple[str, ...] = ()  # warnings for the user, one line each
     recordings: Mapping[str, Recording] = field(
         default_factory=dict
-    )  # by process; one may be missing
-    # int64[n, 2] by process, start and end of the times in which XLA compiled there; a process is
-    # missing where none are recorded
+    )  # facts by process; a process may be missing
+    # int64[n, 2] by process: start and end in ns of the times when XLA compiled. A process without
+    # such records is missing.
     compiling: Mapping[str, Ints] = field(default_factory=dict)
-    # names of libraries' kernels (`LIBRARIES`) by module name and instruction; empty where not
-    # recorded
+    # names of library kernels (`LIBRARIES`) by module name and instruction; empty if not recorded
     kernels: Mapping[tuple[str, str], frozenset[str]] = field(default_factory=dict)
 
     def __len__(self) -> int:
@@ -277,17 +274,17 @@ class Trace:
 
     @property
     def simulated(self) -> bool:
-        """Whether (part of) the trace comes from the simulated GPU."""
+        """Whether part of the trace comes from the simulated GPU."""
         return any(SIMULATED in line for line in self.warnings)
 
     @cached_property
     def on_host(self) -> bool:
-        """Whether CPU devices ran all of it."""
+        """Whether all activities ran on CPU devices."""
         return bool((self.kind == ActivityKind.HOST).all())
 
     @property
     def end_ns(self) -> Ints:
-        """int64[n], start + duration."""
+        """int64[n], start + duration, in ns."""
         return np.asarray(self.start_ns + self.duration_ns)
 
 
@@ -302,14 +299,14 @@ ROW_COLUMNS = (
     "execution",
     "instance",
 )
-"""The columns of a `Trace` with a value for each row."""
+"""The columns of a `Trace` that have one value per row."""
 
 
 def without_repeats(trace: Trace) -> Trace:
-    """The trace with each GPU activity once, and a warning where some were recorded again.
+    """Drop GPU activities that were recorded again, with a warning.
 
-    A stream runs one activity at a time, so rows of one stream, start, duration and instruction are
-    one activity.
+    A stream runs one activity at a time. So rows with equal stream, start, duration and instruction
+    are one activity.
     """
     same = ~changes(trace.start_ns, trace.device, trace.duration_ns)
     if not same.any():
@@ -343,23 +340,23 @@ def without_repeats(trace: Trace) -> Trace:
     )
 
 
-# windows that share more of the shorter one are not of one process; less may be the error of the
-# clock
+# share of the shorter window; two windows of one process share less, up to the error of the clock
 OVERLAP = 0.1
 NEIGHBOURS = 2
-"""Windows of one process share at most `OVERLAP` of the shorter, so no window lies inside another.
-Of those that begin before a given time, only the last two can reach over it."""
+"""A window can reach at most this many windows ahead. Windows of one process share at most
+`OVERLAP` of the shorter, so none lies inside another. So only the last two windows that begin
+before a time can extend beyond it.
+"""
 
 
 def distinguish_processes(
     traces: Sequence[Trace],
 ) -> tuple[list[Trace], tuple[str, ...]]:
-    """The traces with one name for each process, and windows of one process on one clock, one after
-    the other.
+    """Give each process one name, and put the windows of one process on one clock.
 
     Returns:
-        The traces in that order without copies, and a line for each copy and for each name under
-        which nothing tells whether it is one process.
+        The traces in that order without copies. Then a line for each dropped copy, and for each
+        name that may stand for several processes.
     """
     named = [
         list(dict.fromkeys(device.process for device in trace.devices))
@@ -410,12 +407,12 @@ def _nothing_tells(name: str, sources: Sequence[str]) -> str:
 
 @dataclass(frozen=True)
 class _Window:
-    """What one input holds of one process; times in ns on the input's clock."""
+    """The part of one input that belongs to one process. Times are in ns on the input's clock."""
 
     source: str = field(compare=False)
     recording: Recording
     rows: int
-    numbers: tuple[tuple[int, int], ...]  # each device's ordinal and global number
+    numbers: tuple[tuple[int, int], ...]  # (ordinal, global number) of each device
     start_ns: int
     end_ns: int
 
@@ -443,8 +440,9 @@ class _Window:
 
     @property
     def marks(self) -> Mapping[str, frozenset[Hashable]]:
-        """What tells processes apart, by kind: two windows that share no value of a kind are of
-        two processes. A kind that the input does not tell is absent.
+        """The values that identify a process, by kind. A kind is absent if the input lacks it.
+
+        Two windows that share no value of a kind belong to two processes.
         """
         found: dict[str, set[Hashable]] = {}
         if self.recording.namespace:
@@ -466,20 +464,20 @@ class _Window:
 
 @dataclass
 class _Process:
-    """One process and its windows so far; the first one's clock is the process's."""
+    """One process and its windows so far. Its clock is the clock of its first window."""
 
     name: str
-    number: int = 0  # among those of its name
+    number: int = 0  # index in `_Namesakes.processes`
     windows: list[_Window] = field(default_factory=list)
     end_ns: int = 0
-    # the distinct marks of its windows, by kind
+    # the distinct marks of the windows, by kind
     marks: dict[str, set[frozenset[Hashable]]] = field(default_factory=dict)
     times_ns: list[tuple[int, int]] = field(
         default_factory=list
-    )  # wall clock, sorted; without empty windows
+    )  # sorted, on the wall clock, without empty windows
 
     def differs(self, window: _Window) -> bool:
-        """Whether the window cannot be of this process."""
+        """Whether the window cannot belong to this process."""
         for kind, values in window.marks.items():
             if any(not values & mine for mine in self.marks.get(kind, ())):
                 return True
@@ -487,9 +485,11 @@ class _Process:
         return times is not None and self._ran_in(*times)
 
     def _ran_in(self, start_ns: int, end_ns: int) -> bool:
-        """Whether a window of it shares more than `OVERLAP` of the shorter with these times.
+        """Whether a window of this process shares more than `OVERLAP` of the shorter with these
+        times.
 
-        Its windows hardly overlap. So only neighbours can, and the first inside these times does.
+        The windows of a process hardly overlap. So only neighbours of these times can share that
+        much.
         """
         at = bisect_left(self.times_ns, (start_ns, end_ns))
         earlier = reversed(self.times_ns[max(at - NEIGHBOURS, 0) : at])
@@ -501,13 +501,13 @@ class _Process:
         return False
 
     def is_known_to_hold(self, window: _Window) -> bool:
-        """Whether a GPU or the clock shows that the window is another one of this process."""
+        """Whether a GPU or the clock proves that the window belongs to this process."""
         mine, theirs = self.windows[0].recording, window.recording
         same_gpu = any(gpu.startswith("uuid:") for gpu in mine.gpus & theirs.gpus)
         return same_gpu or (mine.utc_ns is not None and theirs.utc_ns is not None)
 
     def add(self, window: _Window) -> int:
-        """Take a window; what to add to its times."""
+        """Add a window. Return the ns to add to the window's times."""
         move = 0
         if self.windows:
             first, utc = self.windows[0].recording.utc_ns, window.recording.utc_ns
@@ -528,23 +528,25 @@ class _Process:
 
 @dataclass
 class _Namesakes:
-    """The processes of one name; a job may have thousands, and as many windows of one."""
+    """The processes of one name. A job may have thousands of processes, and a process thousands of
+    windows.
+    """
 
     processes: list[_Process] = field(default_factory=list)
     names: set[str] = field(default_factory=set)
     windows: set[_Window] = field(default_factory=set)
-    # numbers of the processes with a mark of that kind, and with that very mark
+    # numbers of the processes that have a mark of a kind (`marked`) or a given mark (`having`)
     marked: defaultdict[str, set[int]] = field(default_factory=lambda: defaultdict(set))
     having: defaultdict[Hashable, set[int]] = field(
         default_factory=lambda: defaultdict(set)
     )
 
     def has(self, window: _Window) -> bool:
-        """Whether it is one of the windows, again."""
+        """Whether the window was added before."""
         return window.recording.utc_ns is not None and window in self.windows
 
     def process_of(self, name: str, window: _Window) -> _Process:
-        """The first process that the window may be of, or else a new one."""
+        """Return the first process to which the window may belong, else a new process."""
         for number in sorted(self._possible(window)):
             if not self.processes[number].differs(window):
                 return self.processes[number]
@@ -554,7 +556,7 @@ class _Namesakes:
         return self.processes[-1]
 
     def _possible(self, window: _Window) -> set[int]:
-        """Numbers of the processes that no mark of the window excludes."""
+        """Return the numbers of the processes that no mark of the window excludes."""
         possible = set(range(len(self.processes)))
         for kind, values in window.marks.items():
             others = self.marked[kind].difference(
@@ -564,7 +566,7 @@ class _Namesakes:
         return possible
 
     def add(self, process: _Process, window: _Window) -> int:
-        """Take a window of a process; what to add to its times."""
+        """Add a window to a process. Return the ns to add to the window's times."""
         self.windows.add(window)
         for kind, values in window.marks.items():
             self.marked[kind].add(process.number)
@@ -573,7 +575,7 @@ class _Namesakes:
         return process.add(window)
 
     def _free_name(self, name: str, window: _Window) -> str:
-        """The name if no process has it, else with the input's, else with a number."""
+        """Return the name if it is free, else the name with the input or a number."""
         if not self.processes:
             return name
         first = self.processes[0].windows[0]
@@ -584,7 +586,7 @@ class _Namesakes:
 
 
 def _placed(trace: Trace, names: dict[str, str], moves: dict[str, int]) -> Trace:
-    """The trace with the names of its processes, and times of each process moved."""
+    """Rename the processes of a trace and shift the times of each."""
     by_device = np.array([moves[device.process] for device in trace.devices], np.int64)
     start_ns, other = trace.start_ns, trace.other
     if by_device.any():
@@ -611,8 +613,9 @@ def _placed(trace: Trace, names: dict[str, str], moves: dict[str, int]) -> Trace
 
 
 def _distinct(one: str, other: str) -> tuple[str, str]:
-    """Two paths by their last parts, as many as tell them apart: files of several ranks often have
-    one name.
+    """Shorten two paths to as many last parts as distinguish them.
+
+    Files of several ranks often have one name.
     """
     parts = PurePath(one).parts, PurePath(other).parts
     ends = (
@@ -628,19 +631,19 @@ SAME_COLUMNS = (
     "duration_ns",
     "kind",
     "stream",
-)  # that mean the same in every trace
+)  # columns with one meaning in all traces
 
 T = TypeVar("T", bound=Hashable)
 Column = npt.NDArray[np.int32]
 
 
 def combine(traces: Sequence[Trace]) -> Trace:
-    """One trace with the rows of all; equal executables and instruction names become one.
+    """Join traces into one. Equal executables and instruction names become one.
 
     Args:
-        traces: at least one. Devices of different processes stay apart. What several traces
-            recorded on the same device are windows of one process, in the order of time: executions
-            are numbered on.
+        traces: at least one trace. Devices of different processes stay separate. Traces of one
+            device are windows of one process in order of time, and the numbering of executions
+            continues.
 
     Returns:
         A trace ordered by (device, start). Launch numbers stay distinct between inputs.
@@ -668,7 +671,7 @@ def combine(traces: Sequence[Trace]) -> Trace:
         columns[name] = np.concatenate(codes)
     columns["execution"] = np.concatenate([trace.execution for trace in traces]).astype(
         np.int32
-    )  # there are more now
+    )  # combining adds devices
     if len(devices) < sum(len(trace.devices) for trace in traces):
         _number_on(columns["execution"], columns["device"], columns["module"], traces)
     launches = np.cumsum(
@@ -685,7 +688,7 @@ def combine(traces: Sequence[Trace]) -> Trace:
     ]
     order = np.lexsort((columns["start_ns"], columns["device"]))
     rows = {}
-    for name in ROW_COLUMNS:  # one at a time, for memory
+    for name in ROW_COLUMNS:  # one column at a time, to save memory
         rows[name] = columns.pop(name)[order]
     about = _About()
     for trace in traces:
@@ -710,18 +713,18 @@ def combine(traces: Sequence[Trace]) -> Trace:
 
 @dataclass
 class _About:
-    """What several traces hold besides their activities, added up in their order."""
+    """Everything but the activities of several traces, collected in their order."""
 
     unresolved: dict[str, Unresolved] = field(default_factory=dict)  # by reason
     hlo: dict[ModuleKey, bytes] = field(default_factory=dict)
     sources: list[Source] = field(default_factory=list)
-    xla_flags: str = ""  # of the first that has some
+    xla_flags: str = ""  # of the first trace that has some
     recordings: dict[str, Recording] = field(default_factory=dict)
     compiling: dict[str, Ints] = field(default_factory=dict)
     kernels: dict[tuple[str, str], frozenset[str]] = field(default_factory=dict)
 
     def add(self, trace: Trace) -> None:
-        """Add the next trace; windows of one process follow each other."""
+        """Add the next trace. Windows of one process follow each other."""
         for item in trace.unresolved:
             before = self.unresolved.get(item.reason, Unresolved(item.reason, 0, 0))
             count = before.count + item.count
@@ -730,7 +733,7 @@ class _About:
         self.hlo.update(trace.hlo)
         self.sources += trace.sources
         self.xla_flags = self.xla_flags or trace.xla_flags
-        # all windows of one process are on the clock of the first
+        # all windows of one process use the clock of the first
         for process, known in trace.recordings.items():
             self.recordings.setdefault(process, known)
         for process, times in trace.compiling.items():
@@ -740,11 +743,13 @@ class _About:
             self.kernels[place] = self.kernels.get(place, frozenset()) | names
 
 
-_HEAD = re.compile(": ")  # after the name of a file
+_HEAD = re.compile(": ")  # follows the name of a file
 
 
 def _said_once(traces: Sequence[Trace]) -> list[str]:
-    """The warnings of all traces; one that several files have, as ``FILE and 7 more: …``."""
+    """Return the warnings of all traces. A warning of several files becomes ``FILE and 7 more:
+    …``.
+    """
     sources = chain.from_iterable(trace.sources for trace in traces)
     files = {f"{PurePath(source.path).name}: " for source in sources}
     once: dict[str, dict[str, None]] = {}
@@ -763,11 +768,11 @@ def _said_once(traces: Sequence[Trace]) -> list[str]:
 def _number_on(
     execution: Column, device: Column, module: Column, traces: Sequence[Trace]
 ) -> None:
-    """Let executions of a module on a device that an earlier window has too follow that window's.
+    """Continue the execution numbers of a module on a device where an earlier window ends.
 
     Args:
         execution: numbers of all traces, one trace after the other; changed in place.
-        device, module: of the same rows.
+        device, module: the device and module of the same rows.
         traces: the windows.
     """
     modules = int(module.max(initial=0)) + 1
@@ -786,7 +791,7 @@ def _number_on(
 
 
 def _unite(tables: Sequence[tuple[T, ...]]) -> tuple[tuple[T, ...], list[Column]]:
-    """The distinct values of all tables, and per table the new code of each old one."""
+    """Return the distinct values of all tables, and per table the new code of each old code."""
     codes: dict[T, int] = {}
     maps = [
         np.array(

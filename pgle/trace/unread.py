@@ -1,4 +1,6 @@
-"""Files of profilers that pgle does not read: named by their suffix, with what to give instead."""
+"""Files of profilers that pgle does not read, recognised by suffix. Their errors name the file to
+use instead.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +8,7 @@ from pgle.errors import UserError
 from pgle.files import AnyPath
 
 VIEWER_FILES = ("trace.json", "trace.json.gz")
-"""How names end of what JAX's profiler writes for viewers (Perfetto, chrome://tracing)."""
+"""Endings of the files that JAX's profiler writes for viewers (Perfetto, chrome://tracing)."""
 TABLES_ONLY = (
     ".parquet",
     ".arrow",
@@ -15,20 +17,20 @@ TABLES_ONLY = (
     ".hdf",
     ".h5",
 )
-"""Suffixes of other exports of nsys that no other input of pgle has."""
+"""Suffixes of other nsys exports that no input of pgle has."""
 UNREAD_TABLES = (*TABLES_ONLY, ".jsonl", ".csv")
-"""Suffixes of other exports of nsys."""
+"""Suffixes of all other nsys exports."""
 
 
 def is_viewer_file(path: AnyPath) -> bool:
-    """Whether a file is the profiler's for viewers, by its name."""
+    """Whether a file is a profiler's file for viewers, by its name."""
     return path.name.endswith(VIEWER_FILES)
 
 
 def viewer_file(path: AnyPath) -> UserError:
-    """The error on a viewer file.
+    """Return the error for a viewer file.
 
-    It holds no HLO and at most a million events; its xplane is next to it.
+    Such a file has no HLO and at most a million events. Its xplane is in the same folder.
     """
     folder = path.parent
     xplanes = sorted(
@@ -43,16 +45,16 @@ def viewer_file(path: AnyPath) -> UserError:
 
 
 def unread_table(path: AnyPath) -> UserError:
-    """The error on an export of nsys that is no SQLite database."""
+    """Return the error for an nsys export that is no SQLite database."""
     what = f"a table of nsys as {path.suffix[1:]}, which pgle does not read"
     remedy = "export the report as SQLite: nsys export --type sqlite REPORT"
     return UserError(what, where=path, remedy=remedy)
 
 
 def check_is_read(path: AnyPath) -> None:
-    """Raise `UserError` for a viewer file or a table, where traces are one input of several.
+    """Raise `UserError` for a viewer file or a table, in a command that takes other inputs too.
 
-    Tables whose suffix other inputs have too are left to their readers.
+    Tables with a suffix that other inputs also have are left to the readers of those inputs.
     """
     if is_viewer_file(path):
         raise viewer_file(path)

@@ -1,10 +1,10 @@
-"""CUDA graphs in an export: for which instruction each of their nodes was built.
+"""Find the instruction for which each node of a CUDA graph was built.
 
-In node mode an activity of a graph has `graphNodeId` and the correlation id of the *launch*. Its
-node's creation was recorded on the thread that built the graph, while the thunk's range was open
-there; graphs that were instantiated or updated are clones whose nodes lead to the original by
-`originalGraphNodeId`. Where the creation is not in the capture, kernels that XLA generated still
-carry the name of their fusion. In graph mode there are no activities at all.
+In node mode an activity of a graph has `graphNodeId` and the correlation id of the *launch*. The
+creation of the node was recorded on the thread that built the graph, inside the thunk's range.
+Instantiated or updated graphs are clones; `originalGraphNodeId` leads from a clone's node to its
+original. If the capture misses the creation, a kernel that XLA generated still carries the name of
+its fusion. In graph mode nsys records no activities at all.
 """
 
 from __future__ import annotations
@@ -26,10 +26,12 @@ from pgle.trace.nsys.ranges import (
 from pgle.trace.nsys.tables import API, NULL, PROCESS, Columns, Tables
 from pgle.trace.table import LeftOutReason, Unresolved
 
-MAX_CLONES = 64  # clones of clones are followed this far; more is a cycle
+MAX_CLONES = 64  # a longer chain of clones is a cycle
 
 NODE_TABLES = ("CUDA_GRAPH_NODE_EVENTS", "CUDA_GRAPH_EVENTS")
-"""Where nodes' creations are; the second holds them until 2024.2 and whole graphs from then on."""
+"""Tables with the creations of nodes. The second table held them until nsys 2024.2; since then it
+holds whole graphs.
+"""
 
 TRACED = "CUPTI_ACTIVITY_KIND_GRAPH_TRACE"  # one row per graph launch in graph mode
 
@@ -38,12 +40,12 @@ TRACED = "CUPTI_ACTIVITY_KIND_GRAPH_TRACE"  # one row per graph launch in graph 
 class Graphs:
     """The graphs of an export."""
 
-    present: bool  # False where nothing was ever launched as a graph
-    launches: XlaLaunches  # the thunks and modules of the ranges
-    # instruction names, longer than the ranges' where kernels had to name them
+    present: bool  # whether any CUDA graph was launched
+    launches: XlaLaunches  # the thunks and modules of XLA's ranges
+    # instruction names of the ranges, then those that only kernel names gave
     instructions: tuple[str, ...]
     traced: Columns = ()  # start, end, process, device and stream of whole-graph activities
-    named: int = 0  # activities that were named after their kernel
+    named: int = 0  # activities whose instruction comes from the kernel name
     _launches: dict[int, Lookup] = field(default_factory=dict)
     _shown: Flags = field(default_factory=lambda: np.zeros(0, np.bool_))
     _builders: dict[int, Lookup] = field(default_factory=dict)
@@ -58,17 +60,17 @@ class Graphs:
         node: Ints,
         kernel: Ints,
     ) -> tuple[Codes, Codes, Reasons]:
-        """Give each node of a graph the instruction that it was built for.
+        """Find the instruction for which each graph node was built.
 
         Args:
             thunk: int32[n], the thunk that launched each activity.
-            reason: uint8[n], why there is none.
-            pid, correlation, node, kernel: int64[n], of the activities.
+            reason: uint8[n], why an activity has no thunk.
+            pid, correlation, node, kernel: int64[n], columns of the activities.
 
         Returns:
-            The instruction; what the activities of one launch of it share, besides the thunk; and
-            the reason, `LeftOutReason.GRAPH_NODE` where the instruction cannot be known. Outside of
-            graphs both are the thunk's.
+            Three columns: the instruction; a number that the activities of one launch of it share;
+                and the reason, `LeftOutReason.GRAPH_NODE` if the instruction is unknown. Outside of
+                graphs, instruction and number are the thunk's.
         """
         launch = _found(self._launches, pid, correlation)
         builder = _found(self._builders, pid, node)
@@ -77,7 +79,7 @@ class Graphs:
         instruction = np.where(known, self._instruction_of(thunk), np.int32(-1))
         in_graph = known & ((launch >= 0) | ((node != NULL) & (node != 0)))
         built = np.where(builder >= 0, self._instruction_of(builder), np.int32(-1))
-        # a node built while only the launching thunk was open tells nothing new
+        # A node built inside the launching thunk's range gives no new instruction.
         rebuilt = in_graph & (built >= 0) & (built != instruction)
         by_kernel = self._kernels(kernel)
         named = in_graph & ~rebuilt & (by_kernel >= 0)
@@ -96,12 +98,12 @@ class Graphs:
         )
 
     def _instruction_of(self, thunk: Codes) -> Codes:
-        """The instruction of each thunk; meaningless if the row is not a thunk."""
+        """Return the instruction of each thunk. The value means nothing for a row without thunk."""
         return np.append(self.launches.instruction, np.int32(-1))[thunk]
 
     @property
     def hidden(self) -> tuple[Unresolved, ...]:
-        """Graph launches that show no activity; empty if there are none."""
+        """Graph launches without any recorded activity; empty if there are none."""
         silent = int((~self._shown).sum())
         start, end = self.traced[:2] if self.traced else (NO_ROWS, NO_ROWS)
         count = max(len(start), silent)
@@ -112,7 +114,7 @@ class Graphs:
 
 
 def _found(lookups: Mapping[int, Lookup], pid: Ints, keys: Ints) -> Codes:
-    """int32[n]: what the lookup of each process says of keys; -1 without one."""
+    """Return int32[n]: the lookup result for each key in its process; -1 if absent."""
     found = np.full(len(pid), -1, np.int32)
     for process, rows in by_value(pid):
         if process in lookups:
@@ -121,7 +123,7 @@ def _found(lookups: Mapping[int, Lookup], pid: Ints, keys: Ints) -> Codes:
 
 
 def read_graphs(tables: Tables, ranges: Ranges) -> Graphs:
-    """Records of graphs: launches, creations of nodes, whole-graph activities."""
+    """Read the records of CUDA graphs: launches, node creations and whole-graph activities."""
     names = [
         identity for identity, _ in tables.texts(("cuGraphLaunch", "cudaGraphLaunch"))
     ]
@@ -160,8 +162,8 @@ def read_graphs(tables: Tables, ranges: Ranges) -> Graphs:
 
 
 def _launches(tables: Tables, names: list[int]) -> tuple[dict[int, Lookup], int]:
-    """For each process from correlation id to the running number of the graph launch; and their
-    count.
+    """Return a lookup per process from correlation id to launch number, and the number of
+    launches.
     """
     if not names:
         return {}, 0
@@ -176,7 +178,7 @@ def _launches(tables: Tables, names: list[int]) -> tuple[dict[int, Lookup], int]
 
 
 def _builders(tables: Tables, ranges: Ranges) -> dict[int, Lookup]:
-    """For each process from node id to the thunk in which the node was built."""
+    """Return a lookup per process from node id to the thunk in which the node was built."""
     for table in NODE_TABLES:
         if "graphNodeId" in tables.columns(table):
             wanted = ("start", "globalTid", "graphNodeId", "originalGraphNodeId")
@@ -193,9 +195,7 @@ def _builders(tables: Tables, ranges: Ranges) -> dict[int, Lookup]:
 def _originals(
     ranges: Ranges, start: Ints, tid: Ints, node: Ints, original: Ints
 ) -> Lookup:
-    """From node id to thunk, clones traced back to the node they were made from; -1 where it is not
-    known.
-    """
+    """Return a lookup from node id to thunk, following clones to their originals; -1 if unknown."""
     row_of = Lookup(node, np.arange(len(node), dtype=np.int32), -1)
     at = np.arange(len(node))
     clone = np.zeros(len(node), np.bool_)

@@ -1,10 +1,9 @@
-"""XLA's NVTX ranges: what their texts say, how they nest on each thread, and which thunk was open
-at a moment.
+"""XLA's NVTX ranges: their texts, how they nest on each thread, and which thunk is open when.
 
 The texts are made by XLA's GPU annotation code (`xla/backends/gpu/runtime/annotation.cc`):
 ``XlaModule:#[prefix=P,]hlo_module=M[,program_id=N]#`` and
-``Thunk:#[name=OPNAME,]hlo_op=OP[,unique_hlo_op_id=N]#``. OPNAME is the framework's and may hold any
-of ``,()=[]#`` and spaces, so texts are read from the right.
+``Thunk:#[name=OPNAME,]hlo_op=OP[,unique_hlo_op_id=N]#``. OPNAME comes from the framework and may
+contain ``,()=[]#`` and spaces. So pgle parses these texts from the right.
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ from pgle.trace.table import LeftOutReason, ModuleKey
 
 
 def by_value(values: Ints) -> Iterator[tuple[int, npt.NDArray[np.intp] | slice]]:
-    """Each distinct value with the rows that have it; rows keep their order."""
+    """Yield each distinct value with the rows that hold it, in row order."""
     if not len(values):
         return
     if values[0] == values[-1] and bool((values == values[0]).all()):
@@ -41,10 +40,10 @@ def by_value(values: Ints) -> Iterator[tuple[int, npt.NDArray[np.intp] | slice]]
 
 
 class Lookup:
-    """A function from integers to numbers, as a table where keys lie close together, else by
-    bisection.
+    """A map from integers to numbers.
 
-    Of equal keys the last counts. Unknown keys give `missing`.
+    It is a table if the keys are dense, else it searches by bisection. The last of equal keys
+    counts. Unknown keys give `missing`.
     """
 
     def __init__(self, keys: Codes, values: Codes, missing: int) -> None:
@@ -62,7 +61,7 @@ class Lookup:
 
     @classmethod
     def of(cls, numbers: Mapping[int, int]) -> Lookup:
-        """The numbers of a dictionary; unknown keys give -1."""
+        """Make a lookup from a dictionary. Unknown keys give -1."""
         return cls(
             np.array(list(numbers), np.int64),
             np.array(list(numbers.values()), np.int32),
@@ -86,11 +85,11 @@ class RangeKind(IntEnum):
 
     THUNK = 0
     MODULE = 1
-    # compilation or autotuning: GPU work below it is no part of any program
+    # GPU work inside such a range compiles or autotunes and belongs to no program.
     COMPILE = 2
 
 
-# asked for once: a member of an enum takes as long as all else of a text
+# A lookup of an enum member takes as long as parsing a text, so it is done once.
 THUNK, MODULE, COMPILE = RangeKind
 
 
@@ -104,10 +103,10 @@ PREFIXES = (
     "XlaOptimize",
     "XlaCreate",
 )
-"""How the texts of XLA's ranges begin; every other range (NCCL's, the user's) is left out."""
+"""The first words of XLA's range texts. All other ranges (from NCCL or the user) are ignored."""
 
 MAX_TEXT = 1 << 20
-"""A longer text is not XLA's; the longest real ones hold a whole ``dot_general[...]`` and stay
+"""XLA writes no longer text. The longest real texts hold a whole ``dot_general[...]`` and stay
 under 64 KiB.
 """
 
@@ -116,7 +115,7 @@ _XLA_KERNEL = re.compile(r"^(?:\w*fusion|wrapped_\w+?)(?:_\d+)*$")
 
 
 def range_kind(text: str) -> RangeKind | None:
-    """The kind of the range with this text; None where it is not XLA's."""
+    """Return the kind of a range from its text; None if XLA did not write it."""
     if text.startswith("Thunk:"):
         return THUNK
     if text.startswith("XlaModule:"):
@@ -125,13 +124,14 @@ def range_kind(text: str) -> RangeKind | None:
 
 
 def thunk_instruction(text: str) -> str | None:
-    """The HLO instruction in the text of a thunk range; None where it names none."""
+    """Return the HLO instruction that a thunk range names; None if it names none."""
     return _last_field(text, "hlo_op") or None
 
 
 def module_key(text: str) -> ModuleKey | None:
-    """The module in the text of a module range, without program id where autotuning ran it; None
-    where unreadable.
+    """Return the module that a module range names; None if the text is unreadable.
+
+    Modules that the autotuner runs have no program id.
     """
     name = _last_field(text, "hlo_module")
     if not name:
@@ -146,11 +146,11 @@ def module_key(text: str) -> ModuleKey | None:
 
 
 def kernel_instruction(kernel: str) -> str | None:
-    """The instruction that XLA named a kernel of its own after: ``loop_add_fusion_3`` is of
+    """Return the instruction after which XLA named a kernel: ``loop_add_fusion_3`` runs
     ``loop_add_fusion.3``.
 
-    None for kernels of libraries. XLA replaces ``.`` and ``-`` of the fusion's name by ``_``
-    (`xla/service/llvm_ir/llvm_util.cc`, SanitizeFunctionName); fusions are numbered with dots.
+    Kernels of libraries give None. XLA replaces ``.`` and ``-`` of the fusion's name by ``_``
+    (`xla/service/llvm_ir/llvm_util.cc`, SanitizeFunctionName). Fusions are numbered with dots.
     """
     if not _XLA_KERNEL.match(kernel):
         return None
@@ -158,8 +158,9 @@ def kernel_instruction(kernel: str) -> str | None:
 
 
 def _last_field(text: str, key: str) -> str | None:
-    """The value of the last ``key=value`` of ``…#a=b,key=value,c=d#``; fields are preceded by ``#``
-    or ``,``.
+    """Return the value of the last ``key=value`` in ``…#a=b,key=value,c=d#``.
+
+    A field follows ``#`` or ``,``.
     """
     at = max(text.rfind(f"#{key}="), text.rfind(f",{key}="))
     if at < 0:
@@ -177,24 +178,24 @@ PUSH_POP = (
 NO_RANGE, NO_CALL = (
     -2,
     -1,
-)  # rows of `Ranges.thunk`: outside of ranges, and launched by no call that was recorded
-BLOCK = 1 << 18  # ranges that are nested at once; memory is bounded by it
-MAX_DEPTH = 1000  # deeper nesting is damage: XLA nests about ten ranges
+)  # rows of `Ranges.thunk` for calls outside of all ranges, and for launches without recorded call
+BLOCK = 1 << 18  # ranges that are nested in one step; it bounds the memory
+MAX_DEPTH = 1000  # A file with deeper nesting is damaged: XLA nests about ten ranges.
 
 
 @dataclass(frozen=True, eq=False)
 class XlaLaunches:
-    """What XLA launched: t thunk ranges inside m module ranges. It outlives `Ranges`."""
+    """What XLA launched: t thunk ranges inside m module ranges. Usable after `Ranges` is freed."""
 
-    # int[t], index into `instructions`; -1 for a thunk that names none
+    # int[t], index into `instructions`; -1 if the thunk names none
     instruction: Codes
-    # int[t], the nearest module range around the thunk; -1 for none
+    # int[t], the innermost module range around the thunk; -1 if absent
     module_range: Codes
     module: Codes  # int[m], index into `modules`; -1 for a module without program id
     module_start: Ints  # int64[m], ns
-    modules: tuple[ModuleKey, ...]  # executables with program id
+    modules: tuple[ModuleKey, ...]  # executables that have a program id
     instructions: tuple[str, ...]  # instruction names
-    # by process (globalPid), int64[k, 2] of the times in which XLA compiled, disjoint and in order
+    # by process (globalPid), int64[k, 2], when XLA compiled: disjoint intervals in order
     compiling: Mapping[int, Ints] = field(default_factory=dict)
 
 
@@ -203,27 +204,25 @@ class Ranges:
     """XLA's push/pop ranges, n rows ordered by (thread, start, longest first)."""
 
     threads: Ints  # globalTid of each thread, ascending
-    offset: Ints  # where each thread's ranges begin; one longer than `threads`
+    offset: Ints  # int[threads + 1], the first range of each thread
     # start, end: int64[n], ns
     start: Ints
     end: Ints
     parent: Codes  # int32[n], the enclosing range; -1 at the top
-    # int[n + 2], the thunk, counted over thunks only, that owns the direct launches of each range;
-    # two more rows are those of `NO_RANGE` and `NO_CALL`
+    # int[n + 2], the number of the thunk that owns the launches made directly in each range; the
+    # last two rows are `NO_RANGE` and `NO_CALL`
     thunk: Codes
-    # uint8[n + 2], why none does; where it is not `LeftOutReason.NONE`, `thunk` means nothing
+    # uint8[n + 2], why a range has no owner; `thunk` holds only if this is `LeftOutReason.NONE`
     reason: Reasons
-    launches: XlaLaunches  # what the thunks and modules are
+    launches: XlaLaunches  # the thunks and modules of these ranges
 
     def owners(self, tid: Ints, at: Ints) -> tuple[Codes, Reasons]:
-        """The thunk open on each thread at each moment, and the reason if absent."""
+        """Return the thunk open on each thread at each time, and the reason if there is none."""
         open_ = self.open_at(tid, at)
         return self.thunk[open_], self.reason[open_]
 
     def open_at(self, tid: Ints, at: Ints) -> Codes:
-        """The innermost range open on each thread at each moment; the row of `NO_RANGE` where none
-        is.
-        """
+        """Return the innermost range open on each thread at each time, or the row of `NO_RANGE`."""
         no_range = len(self.start)
         open_ = np.full(len(tid), no_range, np.int32)
         for thread, chosen in by_value(tid):
@@ -247,7 +246,7 @@ class Ranges:
 
 
 class _Labels:
-    """Distinct range texts, numbered, with what they mean."""
+    """The distinct range texts, numbered, with their meanings."""
 
     def __init__(self) -> None:
         self.kind: list[int] = []
@@ -257,7 +256,7 @@ class _Labels:
         self._number: dict[str, int] = {}
 
     def number(self, text: str) -> int:
-        """The label of a text; -1 where it is not XLA's."""
+        """Return the number of a text; -1 if XLA did not write it."""
         if text not in self._number:
             self._number[text] = self._new(text)
         return self._number[text]
@@ -282,7 +281,7 @@ def read_ranges(tables: Tables, step: Callable[[int], None]) -> Ranges:
     """Read XLA's ranges.
 
     Raises:
-        UserError: there are none, or they are nested absurdly.
+        UserError: the export has no XLA ranges, or they nest too deeply.
     """
     labels = _Labels()
     threads: dict[int, int] = {}
@@ -292,7 +291,7 @@ def read_ranges(tables: Tables, step: Callable[[int], None]) -> Ranges:
     texts = GrowingColumn(np.int16)
     for start, end, tid, label in _labelled(tables, labels, step):
         end = np.where(end == NULL, LATEST, end)
-        # an empty range holds no call, and would break the count of open ranges
+        # An empty range holds no call and would break the count of open ranges.
         chosen = np.flatnonzero(
             (label >= 0) & (end > start) & (start != NULL) & (tid != NULL)
         )
@@ -324,7 +323,7 @@ def read_ranges(tables: Tables, step: Callable[[int], None]) -> Ranges:
 def _labelled(
     tables: Tables, labels: _Labels, step: Callable[[int], None]
 ) -> Iterator[tuple[Ints, Ints, Ints, Codes]]:
-    """Batches of (start, end, globalTid, label) of push/pop ranges."""
+    """Yield batches of (start, end, globalTid, label) of push/pop ranges."""
     label_of = Lookup.of(
         {identity: labels.number(text) for identity, text in tables.texts(PREFIXES)}
     )
@@ -339,7 +338,7 @@ def _labelled(
     columns = ("start", "end", "globalTid", "eventType", "textId", "text")
     if not unregistered or not set(columns) <= tables.columns("NVTX_EVENTS"):
         return
-    # the row itself has the text of an unregistered string
+    # An unregistered string is stored in the row itself.
     rows = tables.rows("NVTX_EVENTS", columns, like=("text", PREFIXES))
     batch = []
     for begin, stop, thread, kind, registered, text in rows:
@@ -365,7 +364,7 @@ def _nested(
     labels: _Labels,
     path: Path,
 ) -> Ranges:
-    """Order the ranges, nest them, and say of each which thunk owns its launches."""
+    """Order and nest the ranges, and find the thunk that owns the launches of each."""
     rank = np.empty(len(tids), np.int32)
     rank[np.argsort(tids)] = np.arange(len(tids), dtype=np.int32)
     code = narrow(rank)[code]
@@ -384,7 +383,7 @@ def _nested(
     value = narrow(np.array(labels.value, np.int32))[label]
     del label
     is_thunk, is_module = kind == RangeKind.THUNK, kind == RangeKind.MODULE
-    # a module without program id is one that the autotuner runs
+    # Only the autotuner runs modules without program id.
     compiling = (kind == RangeKind.COMPILE) | (is_module & (value < 0))
     parent = np.full(len(start), -1, np.int32)
     thunk = _counted(is_thunk)
@@ -428,7 +427,7 @@ def _nested(
 
 
 def _compiling(tid: Ints, start: Ints, end: Ints) -> dict[int, Ints]:
-    """By process, the union of ranges of its threads in which XLA compiled."""
+    """Return the times when XLA compiled, by process: the union over its threads."""
     found = {}
     for process, rows in by_value(tid & PROCESS):
         found[process] = union(start[rows], end[rows]).ns
@@ -436,7 +435,7 @@ def _compiling(tid: Ints, start: Ints, end: Ints) -> dict[int, Ints]:
 
 
 def _counted(chosen: Flags) -> Codes:
-    """The running number of each chosen row; -1 of others."""
+    """Return the running number of each chosen row; -1 for the others."""
     numbers = narrow(np.arange(np.count_nonzero(chosen), dtype=np.int32))
     counted = np.full(len(chosen), -1, numbers.dtype)
     counted[chosen] = numbers
@@ -444,11 +443,11 @@ def _counted(chosen: Flags) -> Codes:
 
 
 def _order(thread: Codes, start: Ints, end: Ints) -> Codes | None:
-    """The rows by (thread, start, longest first); None where they are in this order already."""
+    """Return the rows ordered by (thread, start, longest first); None if they are in this order."""
     if _is_ordered(thread, start, end):
         return None
-    # mostly, each thread's rows are in order and only the threads are mixed; two bytes are sorted
-    # by counting
+    # Usually each thread's rows are in order and only the threads are mixed. Two-byte thread
+    # numbers are then sorted by counting.
     order = np.argsort(thread, kind="stable").astype(np.int32)
     return (
         order
@@ -460,8 +459,8 @@ def _order(thread: Codes, start: Ints, end: Ints) -> Codes | None:
 def _is_ordered(
     thread: Codes, start: Ints, end: Ints, order: Codes | None = None
 ) -> bool:
-    """Whether the rows, in this order, are by (thread, start, longest first); looked at in parts,
-    for memory.
+    """Whether `order` sorts the rows by (thread, start, longest first). Checked in parts, to save
+    memory.
     """
     for at in range(0, len(start) - 1, BLOCK):
         part = (
@@ -479,20 +478,20 @@ def _is_ordered(
 
 
 def _levels(start: Ints, end: Ints, path: Path) -> Iterator[tuple[Rows, Rows]]:
-    """Pairs of ranges and the ranges around them; those around come first, as inner ones of an
-    earlier pair.
+    """Yield pairs of ranges and their enclosing ranges. An enclosing range is yielded as an inner
+    range first.
 
-    Push/pop ranges of a thread nest. Ordered by start, the depth of the i-th range is therefore i
-    less the number of ranges that ended by its start, and the range around it is the last one
-    before it that is one less deep.
+    Push/pop ranges of a thread nest. Ordered by start, range i has depth i minus the number of
+    ranges that ended before its start. Its enclosing range is the last earlier range with a depth
+    that is one less.
 
     Args:
-        start: of one thread's ranges, ascending, longest first.
-        end: of the same, greater than `start`.
-        path: for the error.
+        start: starts of one thread's ranges, ascending, longest first.
+        end: ends of these ranges, greater than `start`.
+        path: the file, for the error.
 
     Raises:
-        UserError: they are nested deeper than `MAX_DEPTH`.
+        UserError: the ranges nest deeper than `MAX_DEPTH`.
     """
     ends = np.sort(end)
     depth = np.empty(len(start), np.int16)
@@ -509,7 +508,7 @@ def _levels(start: Ints, end: Ints, path: Path) -> Iterator[tuple[Rows, Rows]]:
                 remedy="record again",
             )
         depth[part] = deep
-    # cut before ranges that nothing is around, about every `BLOCK` ranges
+    # cut at ranges at the top level, about every `BLOCK` ranges
     tops = np.flatnonzero(depth == 0)
     near = np.searchsorted(tops, np.arange(0, len(depth), BLOCK))
     for first, last in pairwise(

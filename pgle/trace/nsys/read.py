@@ -1,29 +1,23 @@
 """Nsight Systems exports → Trace.
 
-What an export holds of one kernel, and how it is followed from top to bottom:
+How pgle follows one kernel through the tables of an export, from top to bottom:
 
-    NVTX_EVENTS, on a thread of the CPU
-    read_ranges
-      XlaModule:#hlo_module=jit_step,program_id=7#           one execution of a module
-        Thunk:#hlo_op=while.3#                               a loop; it launches nothing itself
-          Thunk:#hlo_op=fusion.5#                            the innermost thunk: one launch of an
-          instruction
-    CUPTI_ACTIVITY_KIND_RUNTIME, on the same thread
-    read_calls
-            cuLaunchKernel, correlationId 4711               begins while fusion.5 is open
-    CUDA_GRAPH_NODE_EVENTS, where there are command buffers
-    read_graphs
-            graphNodeId 12                                   was built while fusion.5 was open
-    CUPTI_ACTIVITY_KIND_KERNEL, _MEMCPY, _MEMSET, on the GPU, later
-    read_activities
-            start, end, correlationId 4711                   is of fusion.5, in that execution of
-            jit_step
+    NVTX_EVENTS, on a thread of the CPU                          read_ranges
+      XlaModule:#hlo_module=jit_step,program_id=7#               one execution of a module
+        Thunk:#hlo_op=while.3#                                   a loop; it launches nothing itself
+          Thunk:#hlo_op=fusion.5#                                one launch of an instruction
+    CUPTI_ACTIVITY_KIND_RUNTIME, on the same thread              read_calls
+            cuLaunchKernel, correlationId 4711                   begins while fusion.5 is open
+    CUDA_GRAPH_NODE_EVENTS, if there are command buffers         read_graphs
+            graphNodeId 12                                       was built while fusion.5 was open
+    CUPTI_ACTIVITY_KIND_KERNEL, _MEMCPY, _MEMSET, on the GPU     read_activities
+            start, end, correlationId 4711                       belongs to that run of fusion.5
 
-Times on the GPU play no part: they never fall inside the range. What cannot be followed to the top
-is left out with the `LeftOutReason` of where it broke off.
+GPU times play no part in this search: the GPU runs a kernel after its range has ended. If the chain
+breaks, the activity is left out with the `LeftOutReason` of the broken link.
 
-Exports hold the whole environment of the recorded process, and so secrets: nothing of it but flags
-of XLA is kept.
+Exports hold the whole environment of the recorded process, and so secrets. pgle keeps only XLA's
+flags.
 
 Schema reference: Nsight Systems User Guide, "SQLite Schema Reference".
 """
@@ -87,7 +81,7 @@ ACTIVITIES = {
     "CUPTI_ACTIVITY_KIND_MEMCPY": ActivityKind.MEMCPY,
     "CUPTI_ACTIVITY_KIND_MEMSET": ActivityKind.MEMSET,
 }
-"""The tables of GPU work; a copy or a memset belongs to its thunk like a kernel."""
+"""The tables of GPU work. Copies and memsets belong to a thunk as kernels do."""
 
 NEEDED = {
     "StringIds": ("id", "value"),
@@ -98,11 +92,11 @@ NEEDED = {
         ("start", "end", "deviceId", "streamId", "correlationId", "globalPid"),
     ),
 }
-"""Columns that are required if their table exists; a table may be absent."""
+"""Columns that pgle needs in a table, if the export has that table."""
 
 KNOWN_SCHEMA = 3
-"""Major version of the export schema of nsys 2022.4 to 2026.4; another one changes the meaning of
-columns.
+"""Major version of the export schema that nsys 2022.4 to 2026.4 write. Another version may change
+the meaning of columns.
 """
 
 HIDDEN = {reason.word for reason in IN_GRAPHS}
@@ -119,7 +113,7 @@ def read_nsys(
 
     Args:
         path: a ``.sqlite`` file.
-        progress: called with rows done and rows in all.
+        progress: called with the number of rows done and the number of all rows.
     """
     if not isinstance(path, Path):
         raise UserError(
@@ -142,10 +136,10 @@ def read_nsys(
         calls = read_calls(tables, ranges, step)
         graphs = read_graphs(tables, ranges)
         launches = ranges.launches
-        del ranges  # the times of ranges are not needed any more
+        del ranges  # frees the times of ranges
         names = KernelNames(tables, launches)
         found = read_activities(tables, calls, graphs, names, step)
-        del calls  # nor are they
+        del calls  # frees the API calls
         return replace(
             _trace(tables, launches, graphs, found),
             kernels=names.by_instruction(graphs.instructions) if names else {},
@@ -153,11 +147,13 @@ def read_nsys(
 
 
 ROCPD = "rocpd_"
-"""How tables and views of AMD's profiler begin (ROCm/rocprofiler-sdk, rocpd schema)."""
+"""The first letters of tables and views that AMD's profiler writes (ROCm/rocprofiler-sdk, rocpd
+schema).
+"""
 
 
 def _check(tables: Tables) -> None:
-    """Raise `UserError` where tables or columns are missing that nothing can do without."""
+    """Raise `UserError` if the export lacks required tables or columns."""
     again = "record with `nsys profile --trace=cuda,nvtx`"
     if tables.has_any(ROCPD):
         raise UserError(
@@ -189,8 +185,9 @@ def _check(tables: Tables) -> None:
 def _trace(
     tables: Tables, launches: XlaLaunches, graphs: Graphs, found: Activities
 ) -> Trace:
-    """Put the columns in order and number executions and launches. The columns of `found` are used
-    up, for memory.
+    """Make the trace: order the columns and number executions and launches.
+
+    This empties the columns of `found`, to save memory.
     """
     if not len(found.columns["start"]):
         raise _nothing(tables, found, graphs)
@@ -246,15 +243,16 @@ def _trace(
 def _in_order(
     found: Activities, graphs: Graphs, launches: XlaLaunches, rank: Codes
 ) -> tuple[dict[str, npt.NDArray[Any]], Flags | None]:
-    """The activities of instructions by (device, start), as `believed` takes them; and which are
-    nodes of graphs.
+    """Return the columns of instructions' activities by (device, start), as `believed` takes them.
+
+    The second value marks the nodes of graphs.
     """
     columns = found.columns
     device = narrow(rank)[columns["device"].join()]
     start = columns["start"].join()
     order = by_time(device, start)
     ordered = {"start_ns": start[order], "device": device[order]}
-    del start, device  # for memory
+    del start, device  # to save memory
     ordered["duration_ns"] = columns["duration"].join()[order]
     for name in ("kind", "stream", "thunk"):
         ordered[name] = columns[name].join()[order]
@@ -270,10 +268,11 @@ def _in_order(
 def other_work(
     found: Activities, graphs: Graphs, numbers: Mapping[tuple[int, int], int]
 ) -> OtherWork:
-    """What the devices ran that belongs to no instruction, whole CUDA graphs too.
+    """Return the GPU work that belongs to no instruction, with whole CUDA graphs.
 
     Args:
-        numbers: of each device, by process and ordinal; what other devices ran is left out.
+        numbers: the number of each device, by process and ordinal. Work of other devices is
+            dropped.
     """
     if graphs.traced:
         start, end, pid, ordinal, stream = graphs.traced
@@ -302,12 +301,12 @@ def other_work(
 
 
 def _unresolved(found: Activities, graphs: Graphs) -> tuple[Unresolved, ...]:
-    """What was left out, whole graphs last."""
+    """Return the counts of what was left out, whole graphs last."""
     return (*found.left_out.unresolved(), *graphs.hidden)
 
 
 def _nothing(tables: Tables, found: Activities, graphs: Graphs) -> UserError:
-    """The error for an export from which no activity could be resolved."""
+    """Return the error for an export in which no activity has an instruction."""
     unresolved = _unresolved(found, graphs)
     in_graphs = [entry.count for entry in unresolved if entry.reason in HIDDEN]
     if in_graphs:
@@ -340,7 +339,7 @@ def _warnings(
     remarks: Sequence[str],
 ) -> tuple[str, ...]:
     name = tables.path.name
-    # the writer of a simulated trace names the simulation as the product
+    # A simulated trace names the simulation as its product.
     lines = [SIMULATED] if SIMULATED in exported.get("EXPORT_PRODUCT_NAME", "") else []
     lines += [
         (
@@ -371,12 +370,12 @@ def _warnings(
     return tuple(lines)
 
 
-MAX_DURATION_NS = 10**15  # eleven days: no GPU activity lasts longer
+MAX_DURATION_NS = 10**15  # eleven days; no GPU activity lasts longer
 MAX_TIME_NS = 2**61  # 73 years from the start of the session
 
 
 def impossible_times(start: Ints, end: Ints) -> Reasons:
-    """uint8[n]: why a record has no possible time; 0 for records that have one."""
+    """Return uint8[n]: why the times of a record are impossible; 0 for possible times."""
     reason = without_time(start, end)
     far = (
         (start > MAX_TIME_NS) | (start < -MAX_TIME_NS) | (end - start > MAX_DURATION_NS)
@@ -388,15 +387,17 @@ def impossible_times(start: Ints, end: Ints) -> Reasons:
 
 @dataclass(frozen=True, eq=False)
 class Calls:
-    """CUDA API calls, and the ranges that they began in."""
+    """CUDA API calls, each with the range in which it began."""
 
-    # by process (globalPid) from correlation id to the row of the range
+    # lookup per process (globalPid) from correlation id to the row of the range
     range: Mapping[int, Lookup]
     thunk: Codes  # `Ranges.thunk`
     reason: Reasons  # `Ranges.reason`
 
     def owners(self, pid: Ints, correlation: Ints) -> tuple[Codes, Reasons]:
-        """The thunk whose API call has each correlation id, and the reason if absent."""
+        """Return the thunk of the API call with each correlation id, and the reason if there is
+        none.
+        """
         found = np.full(len(pid), len(self.thunk) + NO_CALL, np.int32)
         for process, rows in by_value(pid):
             if process in self.range:
@@ -405,7 +406,7 @@ class Calls:
 
 
 def read_calls(tables: Tables, ranges: Ranges, step: Callable[[int], None]) -> Calls:
-    """Read the API calls, and find the thunk that was open on the thread of each."""
+    """Read the API calls, and find the thunk that was open on each call's thread."""
     found: dict[int, tuple[GrowingColumn[np.int32], GrowingColumn[np.int32]]] = {}
     for start, tid, correlation in tables.integers(
         API, ("start", "globalTid", "correlationId")
@@ -427,7 +428,7 @@ def read_calls(tables: Tables, ranges: Ranges, step: Callable[[int], None]) -> C
 
 
 class KernelNames:
-    """Which kernels of libraries ran for which instruction; false where the export names none."""
+    """Which library kernels ran for which instruction; false if the export names no such kernel."""
 
     def __init__(self, tables: Tables, launches: XlaLaunches) -> None:
         self._launches = launches
@@ -438,7 +439,8 @@ class KernelNames:
                 identity: text
                 for identity, text in tables.texts()
                 if not text.startswith(PREFIXES)
-                and LIBRARIES.search(text)  # texts of ranges are long, and no names
+                # range texts are long and are no kernel names
+                and LIBRARIES.search(text)
             }
         self._names = tuple(found.values())
         self._codes = Lookup.of({identity: code for code, identity in enumerate(found)})
@@ -449,8 +451,13 @@ class KernelNames:
     def add(
         self, name: Ints, thunk: Codes, instruction: Codes | None, good: Flags
     ) -> None:
-        """Remember a batch: ids of names, thunks, instructions where they are not the thunks', and
-        which rows count.
+        """Remember a batch.
+
+        Args:
+            name: ids of kernel names.
+            thunk: the thunk of each activity.
+            instruction: the instruction of each activity; None if it is the thunk's.
+            good: the rows that count.
         """
         code = self._codes(name)
         rows = np.flatnonzero((code >= 0) & good)
@@ -468,7 +475,7 @@ class KernelNames:
     def by_instruction(
         self, instructions: tuple[str, ...]
     ) -> dict[tuple[str, str], frozenset[str]]:
-        """The names by module and instruction."""
+        """Return the kernel names by module name and instruction."""
         named = []
         for key in sorted(self._seen):
             of, code = divmod(key, len(self._names))
@@ -483,9 +490,9 @@ _COLUMNS: Mapping[str, type[np.generic]] = {
     "kind": np.uint8,  # `ActivityKind`
     "device": np.int16,  # index into `Activities.devices`
     "stream": np.int16,  # as recorded
-    "thunk": np.int32,  # that launched it
-    # with graphs only: what the activities of one instruction share, besides the thunk; index of
-    # the instruction, which else is the thunk's; and whether it is a node of a graph
+    "thunk": np.int32,  # the thunk that launched it
+    # Only with graphs: a number that the activities of one instruction share besides the thunk; the
+    # index of the instruction, if not the thunk's; whether the activity is a graph node.
     "shared": np.int32,
     "instruction": np.int16,
     "in_graph": np.bool_,
@@ -504,9 +511,9 @@ class Activities:
     )
     devices: dict[tuple[int, int], int] = field(
         default_factory=dict
-    )  # pairs (globalPid, ordinal), numbered
-    # the activities of no instruction that have a time, in batches: as `OtherWork`, with devices as
-    # pairs
+    )  # (globalPid, ordinal) of each device
+    # batches of activities without instruction that have a possible time: columns of `OtherWork`,
+    # the device as (globalPid, ordinal)
     others: list[tuple[npt.NDArray[Any], ...]] = field(default_factory=list)
     left_out: LeftOut = field(default_factory=LeftOut)
     seen: int = 0  # activities read
@@ -519,15 +526,15 @@ class Activities:
         batch: Columns,
         named: KernelNames | None,
     ) -> None:
-        """Match one batch and append the activities that belong to an instruction.
+        """Match one batch to thunks, and append the activities that belong to an instruction.
 
         Args:
             calls: the API calls.
-            graphs: CUDA graphs.
-            kind: of all of them.
-            batch: start, end, correlation id, process, device, stream; with graphs node and kernel
-                name; last the kernel's name where `named` is given.
-            named: names of kernels to remember.
+            graphs: the CUDA graphs.
+            kind: the kind of all activities in the batch.
+            batch: columns start, end, correlation id, process, device, stream. With graphs also
+                node and kernel name. The last column is the kernel name if `named` is given.
+            named: collects the names of library kernels.
         """
         start, end, correlation, pid, ordinal, stream = batch[:6]
         self.seen += len(start)
@@ -571,17 +578,17 @@ class Activities:
             self.columns[name].append(column)
 
     def add_others(self, rows: Flags, columns: Sequence[npt.NDArray[Any]]) -> None:
-        """Keep the times of some activities that belong to no instruction.
+        """Keep the times of activities that belong to no instruction.
 
         Args:
-            rows: which of them.
+            rows: the rows to keep.
             columns: start, duration, process, device ordinal, stream, kind, reason.
         """
         if rows.any():
             self.others.append(tuple(column[rows] for column in columns))
 
     def _devices(self, pid: Ints, ordinal: Ints) -> Codes:
-        """The number of each activity's device, new ones numbered as they come."""
+        """Return the number of each activity's device; a new device gets the next number."""
         device = np.empty(len(pid), np.int32)
         for process, rows in by_value(pid):
             mine = np.empty(len(ordinal[rows]), np.int32)
@@ -616,13 +623,13 @@ def read_activities(
 
 
 def by_time(device: Codes, start: Ints) -> Codes | slice:
-    """The rows by (device, start); ties keep their order."""
-    if bool((start[1:] >= start[:-1]).all()):  # as nsys exports one process
+    """Return the order of the rows by (device, start); ties keep their order."""
+    if bool((start[1:] >= start[:-1]).all()):  # nsys exports one process like this
         if not len(device) or device.min() == device.max():
             return slice(None)
         return np.argsort(device, kind="stable").astype(
             np.int32
-        )  # for memory; two bytes are sorted by counting
+        )  # saves memory; two-byte numbers are sorted by counting
     order = np.argsort(start, kind="stable").astype(np.int32)
     ordered: Codes = order[np.argsort(device[order], kind="stable")]
     return ordered
@@ -631,7 +638,9 @@ def by_time(device: Codes, start: Ints) -> Codes | slice:
 def number_executions(
     device: Codes, module_range: Codes, launches: XlaLaunches
 ) -> Codes:
-    """Running number of each row's module range within its module and device, by start."""
+    """Return the execution number of each row: its module range's place among those of its module
+    and device.
+    """
     count = len(launches.module_start)
     size = (int(device.max()) + 1) * count
     wide = np.int32 if size < 2**31 else np.int64
@@ -664,7 +673,10 @@ def number_executions(
 
 
 def number_launches(thunk: Codes, shared: Codes | None, thunks: int) -> Codes:
-    """Number what was launched together from 0, in the order of the thunks."""
+    """Number the launches from 0 in the order of their thunks.
+
+    Activities of one launch get one number.
+    """
     if shared is not None:
         keys = thunk.astype(np.int64) << 32 | shared.astype(np.int64)
         shares: Codes = (
@@ -685,30 +697,30 @@ bit may be set.
 _JAX_DEVICE = re.compile(r"#global=(\d{1,9}),local=(\d{1,9}),process=(\d{1,9})\b")
 
 _NAMESPACE = re.compile(r"pid:\[\d{1,20}\]")
-"""What ``/proc/PID/ns/pid`` links to; exports of 2026 have it as NamespacePID or SystemUID."""
+"""The link target of ``/proc/PID/ns/pid``. Exports of 2026 hold it as NamespacePID or SystemUID."""
 
 _VARIABLE = re.compile(r"""(?:^|[\s;,"'\0])XLA_FLAGS=([^\n\0]*)""")
 _QUOTED = "|".join(rf"{quote}(?:[^{quote}=]|(?<=[a-z0-9])=)*{quote}" for quote in "\"'")
 _FLAG = re.compile(
     rf"""(?<![^\s;,"'=])--xla\w*(?:=(?:{_QUOTED}|[^\s;,"'\0|&=]*(?:,[\w.:+-]+(?![\w.:+-]*=))*))?"""
 )
-"""A flag with its value. Values have no ``=``, and a comma belongs to one where no ``NAME=``
-follows: that is another variable.
+"""A flag with its value. A value has no ``=``. A comma ends the value only if ``NAME=`` follows,
+which is another variable.
 """
 
 
 def process_id(global_id: int) -> int:
-    """The operating system's process id in a globalPid or globalTid."""
+    """Return the operating system's process id from a globalPid or globalTid."""
     return (global_id >> 24) & PID_MASK
 
 
 def devices_of(tables: Tables, used: Iterable[tuple[int, int]]) -> tuple[Device, ...]:
-    """The devices of an export, in the order of `used`.
+    """Return the devices of an export, in the order of `used`.
 
     Args:
         tables: the export.
-        used: pairs of globalPid and device ordinal, as activities name them. With one GPU per
-            process all are 0.
+        used: (globalPid, device ordinal) pairs, as activities name them. With one GPU per process
+            every ordinal is 0.
     """
     used = list(used)
     host = next(filter(None, _system(tables, "Hostname")), tables.path.stem)[:255]
@@ -718,7 +730,7 @@ def devices_of(tables: Tables, used: Iterable[tuple[int, int]]) -> tuple[Device,
     names = {pid: f"{host}:{process_id(pid)}" for pid in pids}
     if len(set(names.values())) < len(
         pids
-    ):  # the same process id in several virtual machines or hosts
+    ):  # several virtual machines or hosts can have the same process id
         names = {
             pid: f"{host}/{(pid >> 48) & 0xFFFF}:{process_id(pid)}" for pid in pids
         }
@@ -748,8 +760,9 @@ def devices_of(tables: Tables, used: Iterable[tuple[int, int]]) -> tuple[Device,
 
 
 def _system(tables: Tables, *names: str) -> Iterator[str]:
-    """What the export says of the machine under names that begin so; of its environment only flags
-    are kept.
+    """Yield the values of system properties whose names begin with one of `names`.
+
+    Callers keep only flags of the recorded environment.
     """
     for _, value in tables.rows(
         "TARGET_INFO_SYSTEM_ENV", ("name", "value"), like=("name", names)
@@ -761,11 +774,11 @@ def _system(tables: Tables, *names: str) -> Iterator[str]:
 _DROPPED = re.compile(
     r"CUPTI dropped (?P<records>\d+) records|incomplete CUPTI events dropped: (?P<events>\d+)"
 )
-"""What nsys says of records that it lost, in its diagnostics (nsys 2022.4 and later)."""
+"""Matches nsys's diagnostics about lost records (nsys 2022.4 and later)."""
 
 
 def dropped_records(tables: Tables) -> list[str]:
-    """The recorder's own notes on lost GPU records, in words."""
+    """Return the recorder's notes on lost GPU records, in words."""
     texts = (text for (text,) in tables.rows("DIAGNOSTIC_EVENT", ("text",)))
     found = (_DROPPED.search(text) for text in texts if isinstance(text, str))
     counts = [
@@ -779,8 +792,9 @@ def dropped_records(tables: Tables) -> list[str]:
 
 
 def _launchers(tables: Tables) -> dict[int, dict[int, int]]:
-    """Global device by process id and local device, from XLA's launcher threads
-    (``XlaLauncher:#global=…#``).
+    """Return the global device by process id and local device.
+
+    XLA names its launcher threads ``XlaLauncher:#global=…#``.
     """
     names = {
         identity: match
@@ -800,7 +814,7 @@ def _launchers(tables: Tables) -> dict[int, dict[int, int]]:
 
 
 def _named(tables: Tables) -> dict[int, set[int]]:
-    """Global devices by ordinal, from the names XLA gives its devices (``Xla:#global=…#``)."""
+    """Return the global devices by ordinal, from XLA's device names (``Xla:#global=…#``)."""
     found: dict[int, set[int]] = {}
     for name, ordinal in tables.rows(
         "TARGET_INFO_NVTX_CUDA_DEVICE", ("name", "deviceId")
@@ -817,19 +831,19 @@ def _named(tables: Tables) -> dict[int, set[int]]:
 def recordings(
     tables: Tables, used: Iterable[tuple[int, int]], devices: Sequence[Device]
 ) -> dict[str, Recording]:
-    """Facts about each process."""
+    """Return facts about each process's recording."""
     began = (
         value
         for (value,) in tables.rows("TARGET_INFO_SESSION_START_TIME", ("utcEpochNs",))
     )
     utc_ns = next(
         (value for value in began if isinstance(value, int) and value > 0), None
-    )  # all times count from it
+    )  # the origin of all times
     namespace = next(
         filter(_NAMESPACE.fullmatch, _system(tables, "NamespacePID", "SystemUID")), ""
     )
     gpus = _gpus(tables)
-    # exports of 2024 and later have it
+    # exports of nsys 2024 and later
     rows = tables.rows("TARGET_INFO_CUDA_DEVICE", ("pid", "cudaId", "gpuId"))
     by_ordinal = {(pid, ordinal): gpu for pid, ordinal, gpu in rows}
     of_process: dict[str, list[object]] = {}
@@ -846,7 +860,7 @@ def recordings(
 
 
 def _gpus(tables: Tables) -> Mapping[object, frozenset[str]]:
-    """The identity of each GPU that the recorder saw."""
+    """Return the identities of each GPU that the recorder saw."""
     found: dict[object, frozenset[str]] = {}
     for kind, column in (("uuid", "uuid"), ("bus", "busLocation")):
         for gpu, value in tables.rows("TARGET_INFO_GPU", ("id", column)):
@@ -858,7 +872,7 @@ def _gpus(tables: Tables) -> Mapping[object, frozenset[str]]:
 
 
 def exporter(tables: Tables) -> dict[str, str]:
-    """What the exporter says of itself."""
+    """Return what the exporter says about itself."""
     for table in ("META_DATA_EXPORT", "EXPORT_META_DATA"):
         rows = tables.rows(
             table,
@@ -872,9 +886,7 @@ def exporter(tables: Tables) -> dict[str, str]:
 
 
 def xla_flags(tables: Tables) -> str:
-    """XLA_FLAGS of the recorded process: what begins with ``--xla`` in its value, and no word
-    else.
-    """
+    """Return XLA_FLAGS of the recorded process: only the words that begin with ``--xla``."""
     captured = tables.rows(
         "META_DATA_CAPTURE", ("value",), like=("value", ("XLA_FLAGS=",))
     )  # NAME="value"

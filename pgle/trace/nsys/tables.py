@@ -4,11 +4,10 @@ Tables are created lazily by nsys and columns come and go with the schema (2.7 i
 2026), so tables and columns are asked for by name, and an absent optional column reads as all
 `NULL`.
 
-A trace is millions of short rows, and SQLite hands out one value after the other: that is four
-fifths of the time of a conversion. So integer columns are decoded from the file's pages: rows with
-equal headers have each column in the same place, and a whole group of them is a few numpy calls.
-Whatever is stored in another way is asked of SQLite, block by block. Every position that is read
-from the file is checked against the end of its page.
+A trace has millions of short rows. SQLite returns one value at a time, which takes four fifths of a
+conversion. So pgle decodes integer columns from the pages of the file. Rows with equal headers have
+each column at the same offset, so a few numpy calls decode a whole group. SQLite reads the blocks
+that are stored in another way. Every position that is read is checked against the end of its page.
 
 File format: https://www.sqlite.org/fileformat2.html, sections 1.6 (B-tree pages) and 2.1 (records).
 """
@@ -35,30 +34,29 @@ from pgle.trace.nsys import REPORT_MAGIC, SQLITE_MAGIC
 
 Columns: TypeAlias = tuple[Ints, ...]
 
-NULL = -(2**63 - 1)  # what a database NULL becomes in an integer column
-API = "CUPTI_ACTIVITY_KIND_RUNTIME"  # CUDA API calls, also of the driver (eventClass 1)
-PROCESS = ~np.int64(0xFFFFFF)  # globalPid is globalTid without its thread id
+NULL = -(2**63 - 1)  # the value of a database NULL in an integer column
+# runtime and driver API calls of CUDA (eventClass 1)
+API = "CUPTI_ACTIVITY_KIND_RUNTIME"
+PROCESS = ~np.int64(0xFFFFFF)  # mask that turns a globalTid into its globalPid
 
 BATCH_ROWS = 1 << 17
-"""Rows read at once: large enough to keep numpy busy, small enough to stay in the processor's
-cache.
-"""
+"""Rows of one batch: enough to keep numpy busy, few enough for the processor's cache."""
 
 Bytes: TypeAlias = npt.NDArray[np.uint8]
 
-# bytes of a record's header that are looked at; 2,000 columns are SQLite's own limit
+# bytes of a record's header that are decoded; SQLite allows 2,000 columns
 MAX_HEADER = 4096
 BLOCK_BYTES = (
     1 << 19
-)  # pages decoded at once: their working arrays stay in the processor's cache
+)  # pages decoded together; their working arrays fit into the processor's cache
 INTERIOR, LEAF = (
     5,
     13,
-)  # kinds of a table's pages; other kinds belong to an index or a table WITHOUT ROWID
-MAX_DEPTH = 20  # deeper trees are damage; four levels hold more rows than a file can
+)  # types of a table's pages; other types belong to an index or a WITHOUT ROWID table
+MAX_DEPTH = 20  # A deeper tree is damaged: four levels hold more rows than a file can.
 MAX_VALUE_BYTES = (
     1 << 24
-)  # no text of an export is nearly as long; SQLite copies one several times over
+)  # longest text that is read; SQLite copies a text several times
 
 _WIDTH = (0, 1, 2, 3, 4, 6, 8, 8, 0, 0)
 """Bytes of a value by serial type; types 8 and 9 are the constants 0 and 1, 7 is a float."""
@@ -84,7 +82,7 @@ class Tables:
 
     @contextmanager
     def _reading(self) -> Iterator[None]:
-        """Turn what SQLite and numpy raise on a damaged file into a `UserError`."""
+        """Turn errors of SQLite and numpy on a damaged file into a `UserError`."""
         try:
             yield
         except (sqlite3.Error, TypeError, ValueError, OverflowError) as error:
@@ -98,8 +96,8 @@ class Tables:
             ) from None
 
     def _read_schema(self) -> None:
-        """The columns of each table by their place, where its tree of pages begins, and whether it
-        holds all values.
+        """Read of each table: its columns by position, its root page, and whether rows hold all
+        values.
         """
         query = """SELECT m.name, m.rootpage, c.name,
                    c.pk = 0 AND c.hidden = 0 AND c.dflt_value IS NULL
@@ -118,8 +116,9 @@ class Tables:
             )
 
     def columns(self, table: str) -> frozenset[str]:
-        """Return the column names of a table; empty if there is none. A view, whose rows may never
-        end, is a `UserError`.
+        """Return the column names of a table; empty if the table does not exist.
+
+        A view raises `UserError`, because its rows may never end.
         """
         if table in self._views:
             remedy = "export the report again with `nsys export --type sqlite`"
@@ -129,13 +128,14 @@ class Tables:
         return frozenset(self._columns.get(table, ()))
 
     def has_any(self, beginning: str) -> bool:
-        """Whether the name of any table or view begins so."""
+        """Whether any table or view has a name with this beginning."""
         names = (*self._columns, *self._views)
         return any(name.startswith(beginning) for name in names)
 
     def count(self, table: str) -> int:
-        """About how many rows it has, for progress only: the span of row ids, which SQLite finds
-        without a scan.
+        """Return about how many rows a table has, for progress only.
+
+        The estimate is the span of row ids, which SQLite finds without a scan.
         """
         if not self._root.get(table):
             return 0
@@ -154,7 +154,13 @@ class Tables:
         *,
         keep: tuple[str, Sequence[int]] | None = None,
     ) -> Iterator[Columns]:
-        """Batches of columns; `keep` names a column and the values whose rows are wanted."""
+        """Yield batches of integer columns.
+
+        Args:
+            table: name of the table.
+            columns: names of the columns.
+            keep: a column and the values whose rows are wanted.
+        """
         known = self._columns.get(table, {})
         wanted = [*columns]
         if keep is not None:
@@ -185,14 +191,16 @@ class Tables:
         *,
         keep: tuple[str, Sequence[int]] | None = None,
     ) -> Columns:
-        """As `integers`, all rows at once; empty columns where there is no such table."""
+        """Return all rows at once, else as `integers`; empty columns if the table does not
+        exist.
+        """
         batches = [*self.integers(table, columns, keep=keep)] or [
             (NO_ROWS,) * len(columns)
         ]
         return tuple(map(np.concatenate, zip(*batches, strict=True)))
 
     def _batches(self, table: str, columns: Sequence[str]) -> Iterator[Columns]:
-        """Batches of columns that the table has, from its pages where it is stored plainly."""
+        """Yield batches of existing columns, decoded from pages if the table is stored plainly."""
         leaves = self._leaves(self._root[table]) if self._root[table] else None
         if leaves is None:
             yield from self._asked(table, columns, "")
@@ -211,7 +219,7 @@ class Tables:
     def _asked(
         self, table: str, columns: Sequence[str], where: str
     ) -> Iterator[Columns]:
-        """Batches of columns as SQLite gives them, a value at a time."""
+        """Yield batches of columns that SQLite reads value by value."""
         chosen = ", ".join(f'ifnull("{name}", {NULL})' for name in columns)
         with closing(
             self._connection.execute(f'SELECT {chosen} FROM "{table}" {where}')
@@ -229,8 +237,12 @@ class Tables:
         *,
         like: tuple[str, Sequence[str]] | None = None,
     ) -> Iterator[tuple[object, ...]]:
-        """The rows of a small table; `like` names a column and the beginnings of text whose rows
-        are wanted.
+        """Yield the rows of a small table.
+
+        Args:
+            table: name of the table.
+            columns: names of the columns.
+            like: a column and beginnings of text; only rows with one of these are wanted.
         """
         if not set(columns) <= self.columns(table):
             return
@@ -248,8 +260,8 @@ class Tables:
             yield from cursor
 
     def texts(self, beginnings: Sequence[str] = ("",)) -> Iterator[tuple[int, str]]:
-        """The texts that other tables name by number, each with its number; those that begin in one
-        of some ways.
+        """Yield the numbered texts that other tables refer to, if they begin with one of
+        `beginnings`.
         """
         for identity, text in self.rows(
             "StringIds", ("id", "value"), like=("value", beginnings)
@@ -258,13 +270,14 @@ class Tables:
                 yield identity, text
 
     def close(self) -> None:
-        """Release the file."""
+        """Close the file."""
         self._file.close()
         self._connection.close()
 
     def _leaves(self, root: int) -> Ints | None:
-        """The pages that hold the rows of the table whose tree begins at a page, in row order;
-        None: another tree.
+        """Return the leaf pages of the table whose tree begins at page `root`, in row order.
+
+        None if the tree has another form.
         """
         level = np.array([root], np.int64)
         for _ in range(MAX_DEPTH):
@@ -291,7 +304,7 @@ class Tables:
         return np.append(_window(raw, 4)[cells].view(">u4").astype(np.int64), last)
 
     def _pages(self, numbers: Ints) -> Bytes:
-        """The bytes of pages, one after the other, and zeros behind them."""
+        """Return the bytes of some pages, one after the other, followed by zeros."""
         if (numbers < 1).any() or (numbers > self._count).any():
             raise ValueError("a page is outside the file")
         size = self._page_bytes
@@ -307,12 +320,13 @@ class Tables:
         return raw
 
     def _block(self, table: str, columns: Sequence[str], leaves: Ints) -> Columns:
-        """The columns of the rows on some pages; of SQLite's where they lie on overflow pages."""
+        """Return the columns of the rows on some pages. SQLite reads rows with overflow pages."""
         raw = self._pages(leaves)
         cell, page_end = self._cells(raw, len(leaves))
         payload, row_id = _varints(raw, cell)
         record = _behind_varint(raw, row_id)
-        # a long payload continues on other pages: section 1.6, "the amount of payload that spills"
+        # A long payload continues on overflow pages: section 1.6, "the amount of payload that
+        # spills".
         longest, least = self._usable - 35, (self._usable - 12) * 32 // 255 - 23
         local = payload
         if (spilt := payload > longest).any():
@@ -338,7 +352,9 @@ class Tables:
         return found
 
     def _cells(self, raw: Bytes, pages: int) -> tuple[Ints, Ints]:
-        """Position of each row in the bytes of leaf pages, and where its page's content ends."""
+        """Return the position of each row in the bytes of leaf pages, and the end of its page's
+        content.
+        """
         table = raw[: pages * self._page_bytes].reshape(pages, self._page_bytes)
         count = table[:, 3].astype(np.int64) << 8 | table[:, 4]
         most = int(count.max(initial=0))
@@ -359,7 +375,7 @@ class Tables:
 
 
 def _check_sqlite(path: Path) -> None:
-    """Raise `UserError` where a file's header is of no SQLite file, or not of the whole of one."""
+    """Raise `UserError` if the header shows that a file is not a complete SQLite database."""
     head = read_head(path, 100)
     size = path.stat().st_size
     again = "export the report again with `nsys export --type sqlite`"
@@ -372,7 +388,8 @@ def _check_sqlite(path: Path) -> None:
         )
     if not head.startswith(SQLITE_MAGIC):
         raise UserError("not a SQLite database", where=path, remedy=again)
-    # https://www.sqlite.org/fileformat2.html: pages are counted at 28, valid where 24 equals 92
+    # The header holds the page count at byte 28. It is valid if bytes 24 and 92 hold equal numbers
+    # (https://www.sqlite.org/fileformat2.html).
     pages = int.from_bytes(head[28:32]) if head[24:28] == head[92:96] else 0
     log = path.with_name(path.name + "-wal")
     if log.exists() and log.stat().st_size:
@@ -388,7 +405,7 @@ def _check_sqlite(path: Path) -> None:
 
 
 def _page_bytes(head: bytes) -> int:
-    """The size of a page; 1 means 65,536."""
+    """Return the page size in bytes, from the header; the stored value 1 means 65,536."""
     size = int.from_bytes(head[16:18])
     return 65536 if size == 1 else size
 
@@ -396,21 +413,22 @@ def _page_bytes(head: bytes) -> int:
 def _decoded(
     raw: Bytes, record: Ints, local: Ints, payload: Ints, wanted: Sequence[int]
 ) -> Columns | None:
-    """Some columns of rows that each have a record on their page; None where a value lies
-    elsewhere.
+    """Return some columns of rows whose records lie on their pages.
+
+    None if a wanted value lies elsewhere.
 
     Args:
         raw: the bytes of the pages.
         record: int64[n], where each record begins.
-        local, payload: int64[n], its bytes on this page and in all.
-        wanted: the columns by their places in the table.
+        local, payload: int64[n], the record's bytes on this page, and all its bytes.
+        wanted: the columns, by position in the table.
     """
     out = np.empty((len(wanted), len(record)), np.int64)
     waiting = [(np.arange(len(record)), max(wanted) + 2)]
     while waiting:
         rows, width = waiting.pop()
         words = _words(raw, record[rows], width)
-        while len(rows):  # a group with equal headers at a time
+        while len(rows):  # one group of rows with equal headers per pass
             same = np.logical_and.reduce([column == column[0] for column in words.T])
             head = words[0].tobytes()[:width]
             if bool(same.all()):
@@ -423,7 +441,7 @@ def _decoded(
                 if (payload[group] < size).any():
                     raise ValueError("a row is shorter than its header says")
                 is_far = size - places[min(wanted)] + 8 > MAX_HEADER
-                # or a long text lies between wanted columns
+                # A long text between wanted columns is one such case.
                 if (local[group] < size).any() or is_far:
                     return None
                 begins = record[group]
@@ -444,7 +462,7 @@ def _fill(
     layout: _Layout,
     wanted: Sequence[int],
 ) -> None:
-    """Fill the columns of rows whose records have one layout."""
+    """Fill the columns for rows whose records have one layout."""
     types, places, _ = layout
     begin = places[min(wanted)]
     stride = places[max(wanted)] - begin + 16
@@ -459,7 +477,7 @@ def _fill(
         if width:
             stored = (
                 f">i{width}" if width in (1, 2, 4, 8) else ">i8"
-            )  # of 3 and 6 bytes: the first of eight
+            )  # a value of 3 or 6 bytes is read as eight bytes
             values = np.ndarray(
                 len(rows), stored, records, places[place] - begin, (stride,)
             )
@@ -468,14 +486,14 @@ def _fill(
         column[slice(None) if everything else rows] = values
 
 
-_Layout = tuple[list[int], list[int], int]  # what `_layout` returns
+_Layout = tuple[list[int], list[int], int]  # the result of `_layout`
 
 
 def _layout(head: bytes, columns: int) -> _Layout | None:
-    """Serial types of the first columns, their places in the record, and the bytes up to the last
-    one's end.
+    """Return serial types of the first columns, their offsets in the record, and the end of the
+    last.
 
-    None where `head` is cut off before the last of them. Columns that the record lacks are NULL.
+    None if `head` ends before the last of these columns. Columns that the record lacks are NULL.
     """
     numbers = iter(_varints_in(head))
     header, at = next(numbers, (0, MAX_HEADER))
@@ -497,7 +515,7 @@ def _layout(head: bytes, columns: int) -> _Layout | None:
 
 
 def _varints_in(head: bytes) -> Iterator[tuple[int, int]]:
-    """The whole integers of base 128 in some bytes, each with the place behind it."""
+    """Yield each complete base-128 integer in some bytes, with the position after it."""
     value = 0
     for at, byte in enumerate(head, 1):
         value = value << 7 | byte & 0x7F
@@ -507,7 +525,7 @@ def _varints_in(head: bytes) -> Iterator[tuple[int, int]]:
 
 
 def _varints(raw: Bytes, at: Ints) -> tuple[Ints, Ints]:
-    """The integers of base 128 at each place, and the places behind them."""
+    """Return the base-128 integer at each position, and the position after it."""
     byte = raw[at]
     value = (byte & 0x7F).astype(np.int64)
     at = at + 1
@@ -523,7 +541,7 @@ def _varints(raw: Bytes, at: Ints) -> tuple[Ints, Ints]:
 
 
 def _behind_varint(raw: Bytes, at: Ints) -> Ints:
-    """The places behind the integers of base 128 at each place."""
+    """Return the position after the base-128 integer at each position."""
     for _ in range(8):
         more = raw[at] >= 0x80
         if not more.any():
@@ -533,12 +551,12 @@ def _behind_varint(raw: Bytes, at: Ints) -> Ints:
 
 
 def _window(raw: Bytes, width: int) -> npt.NDArray[Any]:
-    """At each place the `width` bytes from there on, as one item."""
+    """Return a view with the `width` bytes from each position as one item."""
     return np.ndarray(len(raw) - width + 1, f"V{width}", raw, strides=(1,))
 
 
 def _words(raw: Bytes, at: Ints, width: int) -> npt.NDArray[np.uint64]:
-    """uint64[n, m], the `width` bytes at each of n places, and zeros behind them."""
+    """Return uint64[n, m]: the `width` bytes at each of n positions, padded with zeros."""
     count = -(-width // 8)
     words = _window(raw, 8 * count)[at].view("<u8").reshape(-1, count)
     words[:, -1] &= np.uint64((1 << 8 * (width - 8 * (count - 1))) - 1)

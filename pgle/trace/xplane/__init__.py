@@ -1,1 +1,1 @@
-"""JAX profiler traces as a Trace, and back."""
+"""JAX profiler traces: read as a Trace, and written from one."""

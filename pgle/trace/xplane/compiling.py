@@ -1,4 +1,4 @@
-"""When XLA compiled while an xplane was recorded, by the events of its host plane."""
+"""When XLA compiled while an xplane was recorded. The events of the host plane show it."""
 
 from __future__ import annotations
 
@@ -14,14 +14,16 @@ from pgle.trace.xplane.planes import HOST_PLANE, Plane, Space, read_events
 COMPILES = re.compile(
     r"backend_compile(_and_load)?$|XlaCompile|\w+Compiler::Run|PjRt\w*::Compile|PJRT_Client_Compile"
 )
-"""How names of events begin while XLA compiles: JAX's (`jax._src.compiler.backend_compile` has
-`profiler.annotate_function`, ``_and_load`` since 0.7) and XLA's own (`gpu_compiler.cc`,
-`pjrt_stream_executor_client.cc`).
+"""Matches names of the events that run while XLA compiles. JAX's come from
+`jax._src.compiler.backend_compile` with `profiler.annotate_function` (``_and_load`` since 0.7).
+XLA's come from `gpu_compiler.cc` and `pjrt_stream_executor_client.cc`.
 """
 
 
 def compile_times(space: Space, data: bytes) -> Ints:
-    """int64[k, 2], starts and ends in ns on the clock of the other lines, disjoint and ordered."""
+    """Return int64[k, 2]: when XLA compiled, as disjoint ordered (start, end) in ns on the trace's
+    clock.
+    """
     starts = [NO_ROWS]
     ends = [NO_ROWS]
     for plane in space.planes:
@@ -37,7 +39,7 @@ def compile_times(space: Space, data: bytes) -> Ints:
 
 
 def _names(plane: Plane) -> list[int]:
-    """Ids of the events of a host plane that say that XLA compiles."""
+    """Return the ids of a host plane's events that show that XLA compiles."""
     if plane.name != HOST_PLANE:
         return []
     return [

@@ -1,22 +1,19 @@
-"""Which execution of its module, and which launch of its instruction, a GPU activity of an xplane
-belongs to.
+"""Which module execution and which launch a GPU activity of an xplane belongs to.
 
 Two sources, the better first:
 
-1. **Scope ranges** (CUDA, jaxlib ≥ 0.4.36): the annotation a kernel was launched under has a
-running number, the stat
-   ``scope_range_id``, and the plane ``/host:__ScopeRangeCallStack__`` tells the number of the
-   enclosing annotation. Activities of one number are one launch; the outermost number is one
-   execution of the module.
+1. **Scope ranges** (CUDA, jaxlib ≥ 0.4.36): each annotation has a number. A kernel holds the number
+   of its annotation in the stat ``scope_range_id``. The plane ``/host:__ScopeRangeCallStack__``
+   maps it to the number of the enclosing annotation. Activities of one number are one launch. An
+   outermost number is one execution of the module.
 2. **Restart of the order** (ROCm, older releases): activities of one module on one device are put
-in launch order
-   (by ``correlation_id``, else by start). Neighbours of one instruction are one launch until a
-   kernel name comes again. An execution begins where the order goes back: at an instruction that is
-   earlier in the schedule of the embedded HLO than the one before; in a module of one instruction,
-   at every launch. Instructions inside a ``while`` have the place of their loop. Without HLO the
-   order of first appearance replaces the schedule, and instructions launched more often than the
-   rarest tenth are taken for loop bodies; the first execution of a window cut at its start is then
-   counted from the instruction at the cut.
+   in launch order (by ``correlation_id``, else by start). Neighbours of one instruction are one
+   launch until a kernel name repeats. An execution begins where the order goes back to an earlier
+   instruction of the embedded HLO's schedule. In a module of one instruction, every launch is an
+   execution. Instructions inside a ``while`` have the position of their loop. Without HLO, the
+   order of first appearance replaces the schedule. Instructions launched more often than the rarest
+   tenth then count as loop bodies. If the window cuts the first execution, it is counted from the
+   instruction at the cut.
 """
 
 from __future__ import annotations
@@ -38,15 +35,15 @@ from pgle.trace.columns import (
 )
 from pgle.xla.protos import hlo_pb2
 
-# share of a module's instructions that are surely outside of loops, where no HLO tells
+# without HLO, this share of a module's instructions, the rarest ones, count as outside of loops
 _RARE_SHARE = 0.1
-# bound on nested annotations, which are a handful: a cycle in a damaged file ends there
+# limit on nested annotations (real files nest a handful), so a cycle in a damaged file ends
 _MAX_DEPTH = 64
 
 
 @dataclass(frozen=True)
 class LaunchRows:
-    """The rows that executions are found from, n rows ordered by (device, start)."""
+    """The rows in which executions are searched, n rows ordered by (device, start)."""
 
     # device, module, instruction: int32[n] codes
     device: npt.NDArray[np.int32]
@@ -55,8 +52,8 @@ class LaunchRows:
     start_ns: Ints  # int64[n]
     kernel: npt.NDArray[np.int32]  # int32[n], id of the kernel's name
     correlation: Ints  # int64[n], 0 where absent
-    scope: Ints  # int64[n], scope range, 0 where absent
-    # int64[n], outermost scope range, or another number of the execution; 0 where unknown
+    scope: Ints  # int64[n], scope range; 0 if absent
+    # int64[n], outermost scope range, or another number of the execution; 0 if unknown
     top: Ints
 
 
@@ -64,7 +61,7 @@ class Scopes:
     """The tree of scope ranges of one file.
 
     Args:
-        child, parent: int64[m], the enclosing scope range of each one that has one.
+        child, parent: int64[m], m scope ranges and their enclosing scope ranges.
     """
 
     def __init__(self, child: Ints, parent: Ints) -> None:
@@ -72,7 +69,7 @@ class Scopes:
         self._child, self._parent = child[order], parent[order]
 
     def outermost(self, scope: Ints) -> Ints:
-        """int64[n], the outermost scope range around each one of n; 0 where there is no tree."""
+        """Return int64[n]: the outermost scope range around each given one; 0 without a tree."""
         if len(self._child) == 0:
             return np.zeros_like(scope)
         top = scope
@@ -90,11 +87,11 @@ class Scopes:
 def number_launches(
     rows: LaunchRows, instructions: Sequence[str], hlo: Mapping[int, bytes]
 ) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.int32]]:
-    """Execution and launch numbers, int32[n] each, as `Trace` defines them.
+    """Return the execution number and the launch number of each row, int32[n], as in `Trace`.
 
     Args:
         rows: n activities.
-        instructions: names by code.
+        instructions: instruction names by code.
         hlo: HloProto by module code.
     """
     execution = np.full(len(rows.scope), -1, np.int32)
@@ -136,7 +133,7 @@ def number_launches(
 
 
 def _dense(values: Ints) -> npt.NDArray[np.int32]:
-    """Numbers from 0 in the order of the values; without sorting where they are close together."""
+    """Replace values by their ranks from 0. Values that are close together need no sorting."""
     low = int(values.min())
     high = int(values.max())
     if high - low > 8 * len(values) + 1_000_000:
@@ -150,14 +147,16 @@ def _dense(values: Ints) -> npt.NDArray[np.int32]:
 def _rank_by_time(
     device: npt.NDArray[np.int32], module: npt.NDArray[np.int32], top: Ints
 ) -> npt.NDArray[np.int32]:
-    """Running number of each (device, module, top) among its (device, module), by first row."""
+    """Number each `top` within its (device, module), in the order of first rows."""
     head = heads(top, module, device)
     group = device[head].astype(np.int64) * (int(module.max()) + 1) + module[head]
     return np.repeat(running_numbers(group, top[head]), run_lengths(head, len(top)))
 
 
 def _launch_starts(rows: LaunchRows, part: Ints) -> Flags:
-    """Where a launch begins among the activities of one module on one device, in launch order."""
+    """Return where a launch begins among the activities of one module on one device, in launch
+    order.
+    """
     instruction, kernel, scope = (
         rows.instruction[part],
         rows.kernel[part],
@@ -178,7 +177,7 @@ def _launch_starts(rows: LaunchRows, part: Ints) -> Flags:
     return starts
 
 
-_NO_PLACE = (-1, True)  # of an instruction that is not in the schedule
+_NO_PLACE = (-1, True)  # place of an instruction that is not in the schedule
 
 
 def _restarts(
@@ -187,7 +186,7 @@ def _restarts(
     names: Sequence[str],
     hlo: bytes | None,
 ) -> npt.NDArray[np.int32]:
-    """Execution numbers of the activities of one module on one device, in launch order."""
+    """Return execution numbers of the activities of one module on one device, in launch order."""
     codes, first, inverse = np.unique(
         instruction, return_index=True, return_inverse=True
     )
@@ -202,7 +201,7 @@ def _restarts(
         once = counts <= rare + 1
         place = np.where(once, first, -1)
     here = place[inverse]
-    # An instruction without a place gets the place of the one before.
+    # An instruction without a place gets the place of the previous one.
     at = np.maximum.accumulate(np.where(here >= 0, np.arange(len(here)), 0))
     here = here[at]
     again = np.zeros(len(here), bool)
@@ -214,11 +213,11 @@ def _restarts(
 
 
 def schedule_places(hlo: bytes) -> dict[str, tuple[int, bool]]:
-    """The place of each instruction in the schedule of the entry computation, and whether it is
-    inside a loop.
+    """Return each instruction's place in the entry computation's schedule, and whether a loop holds
+    it.
 
-    Instructions of called computations have the place of their caller. An unreadable proto gives
-    nothing.
+    Instructions of called computations have the place of their caller. The result is empty if the
+    proto is unreadable.
     """
     try:
         module = hlo_pb2.HloProto.FromString(hlo).hlo_module

@@ -8,7 +8,7 @@ _EVENTS = 4  # field of an XLine
 
 
 class Line:
-    """An XLine: its few fields and where its events lie."""
+    """An XLine: its few fields and the positions of its events."""
 
     def __init__(self, data: bytes, start: int, end: int) -> None:
         self.identity = self.timestamp_ns = 0

@@ -5,9 +5,9 @@ profilers name them (`xla/tsl/profiler/utils/xplane_schema.cc`). Wire format:
 https://protobuf.dev/programming-guides/encoding/
 
 Millions of events with a dozen stats each are too many for objects, and numpy has no varints. So
-messages are decoded next to each other: a cursor is in every message of a block, and all cursors
-advance by one field at a time. Every position read from the input is checked against the end of its
-message; a wrong one raises `DamagedError`.
+pgle decodes many messages at once. Each message of a block has a cursor, and all cursors advance by
+one field at a time. Every position is checked against the end of its message. A wrong position
+raises `DamagedError`.
 """
 
 from __future__ import annotations
@@ -37,14 +37,14 @@ _FIRST_BITS = np.uint64(0x7F)
 
 
 class DamagedError(ValueError):
-    """The bytes are not a well-formed message."""
+    """The bytes form no valid message."""
 
 
 def fields(data: bytes, start: int, end: int) -> Iterator[Field]:
-    """The fields of one message: (number, wire type, value, end, begin).
+    """Yield the fields of one message: (number, wire type, value, end, begin).
 
-    `value` is the integer of a varint field, else the value's position in `data`; `end` is where
-    the field ends, `begin` where its tag begins.
+    `value` is the integer of a varint field, else the position of the value in `data`. `end` is the
+    end of the field, `begin` the start of its tag.
 
     Raises:
         DamagedError: a field does not fit into the message.
@@ -72,7 +72,7 @@ def fields(data: bytes, start: int, end: int) -> Iterator[Field]:
 
 
 def signed(value: int) -> int:
-    """An int64 as a varint holds it."""
+    """Convert a varint to a signed int64."""
     value &= (1 << 64) - 1
     return value - (1 << 64) if value >> 63 else value
 
@@ -92,7 +92,7 @@ def _varint(data: bytes, position: int, end: int) -> tuple[int, int]:
 def repeated(
     data: bytes, start: int, end: int, number: int
 ) -> tuple[Ints, Ints, list[Field]]:
-    """Where the messages of repeated field `number` (under 16) lie in a message.
+    """Return the positions of the messages of a repeated field with `number` under 16.
 
     Returns:
         int64[n] starts, int64[n] ends, and the other fields as `fields` gives them.
@@ -105,7 +105,7 @@ def repeated(
     position = start
     safe = end - 3
     while position < end:
-        # This runs once per event: lengths of one or two bytes are only skipped, and read in numpy
+        # This loop runs once per event. It skips lengths of one or two bytes, which numpy reads
         # below.
         if position < safe and data[position] == tag:
             size = data[position + 1]
@@ -142,7 +142,7 @@ def repeated(
 
 
 class ByteBlock:
-    """A stretch of bytes in which many positions are read at once.
+    """A range of bytes in which many positions are read at once.
 
     Args:
         data: the bytes.
@@ -156,7 +156,9 @@ class ByteBlock:
         self._last = len(self._words) - 2
 
     def words(self, position: Ints) -> _Words:
-        """uint64[n], the eight bytes at each position, little endian; zeros far behind the end."""
+        """Return uint64[n]: the eight bytes at each position, little endian, with zeros past the
+        end.
+        """
         index = np.minimum(position >> 3, self._last)
         shift = ((position & 7) << 3).view(np.uint64)
         low = self._words[index] >> shift
@@ -165,8 +167,10 @@ class ByteBlock:
         return words
 
     def varints(self, position: Ints) -> tuple[Ints, Ints]:
-        """Integers of base 128 at each position: int64[n] values (64-bit two's complement) and
-        int64[n] byte counts.
+        """Return the base-128 integer at each position.
+
+        Returns:
+            int64[n] values (64-bit two's complement), and int64[n] byte counts.
         """
         words = self.words(position)
         if not (words & _FIRST_HIGH_BIT).any():
@@ -188,8 +192,10 @@ class ByteBlock:
         return value.view(np.int64), count
 
     def tagged(self, position: Ints) -> tuple[Ints, Ints, Ints, Ints]:
-        """A tag at each position and the integer behind it: int64[n] tags, integers, where these
-        start and end.
+        """Return the tag at each position and the integer after it.
+
+        Returns:
+            int64[n] tags, integers, starts of the integers, ends of the integers.
         """
         words = self.words(position)
         if (words & _FIRST_HIGH_BIT).any():
@@ -198,9 +204,9 @@ class ByteBlock:
             return tag, value, position + size, position + size + count
         tag = (words & _FIRST_BITS).view(np.int64)
         start = position + 1
-        rest = words >> np.uint64(
-            8
-        )  # seven bytes and a zero: what does not end in the seven has a count of 8
+        rest = (
+            words >> np.uint64(8)
+        )  # seven bytes and a zero; an integer of more than seven bytes gets the count 8
         if not (rest & _FIRST_HIGH_BIT).any():
             return tag, (rest & _FIRST_BITS).view(np.int64), start, start + 1
         unsigned, count = _first_varint(rest)
@@ -212,18 +218,20 @@ class ByteBlock:
 
 
 def _first_varint(words: _Words) -> tuple[_Words, Ints]:
-    """The integer that each word begins with, and its byte count: 0 where it does not end within
-    the word.
+    """Return the integer at the start of each word, and its byte count.
+
+    The count is 0 if the integer does not end within the word.
     """
     stops = ~words & _HIGH_BITS
     stop = stops & (~stops + np.uint64(1))
-    # stop is 0x80 << 8k; the product moves byte k of the constant to the top: the count k + 1
+    # stop is 0x80 << 8k; the product moves byte k of the constant, which is the count k + 1, to the
+    # top
     count = ((stop >> np.uint64(7)) * np.uint64(0x0102030405060708)) >> np.uint64(56)
     return _compact(words & (stop | (stop - np.uint64(1)))), count.view(np.int64)
 
 
 def _compact(words: _Words) -> _Words:
-    """The low seven bits of each byte, pushed together."""
+    """Join the low seven bits of each byte."""
     words = words & np.uint64(0x7F7F7F7F7F7F7F7F)
     words = (words & np.uint64(0x007F007F007F007F)) | (
         (words & np.uint64(0x7F007F007F007F00)) >> np.uint64(1)
@@ -237,14 +245,15 @@ def _compact(words: _Words) -> _Words:
 
 
 class Cursors:
-    """A cursor in each of n messages; `step` moves all that are not at their end over one field.
+    """A cursor in each of n messages. `step` moves every cursor that is not at its end by one
+    field.
 
     Attributes:
         which: int64[m], the messages whose field was just read.
         number: int64[m], field numbers.
         kind: int64[m], wire types.
-        value: int64[m], the integer of a varint field; of bytes where they start; else 0.
-        end: int64[m], where the field ends.
+        value: int64[m], the integer of a varint field; the start of a bytes field; else 0.
+        end: int64[m], the end of the field.
     """
 
     def __init__(self, block: ByteBlock, start: Ints, end: Ints) -> None:
@@ -254,7 +263,9 @@ class Cursors:
         self._which = np.arange(len(start))
 
     def step(self) -> bool:
-        """Read the next field of every message that has one; False when all are at their end."""
+        """Read the next field of each message that has one. Return False if all are at their
+        end.
+        """
         more = self._position < self._limit
         if not more.all():
             self._position, self._limit, self._which = (
@@ -296,16 +307,16 @@ class Cursors:
 
 BLOCK_EVENTS = (
     1 << 15
-)  # events decoded at a time: their working arrays stay in the processor's cache
+)  # events decoded together; their working arrays fit into the processor's cache
 
 MAX_TIME_NS = 1 << 62
-"""Bound on the time that a line counts from; with it no sum of times overflows. 146 years: times
-count from 1970.
+"""Largest start time of a line in ns: 146 years after 1970. With this limit no sum of times
+overflows.
 """
 
 ABSENT, INTEGER, REFERENCE, TEXT, OTHER = 0, 1, 2, 3, 4
 _FORM = np.full((9, 8), OTHER, np.uint8)
-"""What a field of an XStat holds, by number (those beyond 7 in one) and wire type."""
+"""The form of an XStat field, by field number (those above 7 share a row) and wire type."""
 _FORM[3:5, VARINT], _FORM[5, BYTES], _FORM[7, VARINT] = INTEGER, TEXT, REFERENCE
 
 _METADATA_ID, _OFFSET, _DURATION, _STATS = 1, 2, 3, 4
@@ -313,9 +324,11 @@ _METADATA_ID, _OFFSET, _DURATION, _STATS = 1, 2, 3, 4
 
 @dataclass(frozen=True)
 class Stat:
-    """One stat of n events: `form` says of each what `value` is: absent, an integer, the id of a
-    stat metadata whose name is the value, where a string starts in the data (with `end`), or
-    anything else.
+    """One stat of n events.
+
+    For each event, `form` says what `value` is: absent, an integer, or the id of a stat metadata
+    whose name is the value. Else it is the start of a string in the data, which ends at `end`, or
+    something else.
     """
 
     form: npt.NDArray[np.uint8]
@@ -324,7 +337,7 @@ class Stat:
 
     @property
     def integers(self) -> Ints:
-        """int64[n], the integers; 0 where the value is something else."""
+        """Return int64[n]: the integers; 0 if the value is something else."""
         is_integer = self.form == INTEGER
         return self.value if is_integer.all() else np.where(is_integer, self.value, 0)
 
@@ -336,13 +349,16 @@ class Events:
     metadata: Ints  # int64[n], ids of event metadata
     offset_ps: Ints  # int64[n], since the timestamp of the line
     duration_ps: Ints  # int64[n]
-    stats: Mapping[str, Stat]  # by name of the stat; all those asked for
+    stats: Mapping[str, Stat]  # by stat name, for every requested stat
 
     def __len__(self) -> int:
         return len(self.metadata)
 
     def times_ns(self, origin_ns: int) -> tuple[Ints, Ints]:
-        """int64[n] starts and durations, where `origin_ns` is the timestamp of the line.
+        """Return int64[n] starts and int64[n] durations in ns.
+
+        Args:
+            origin_ns: timestamp of the line.
 
         Raises:
             DamagedError: the line has a time that 64 bits cannot hold.
@@ -358,9 +374,9 @@ def read_events(
     """Decode XEvents in blocks.
 
     Args:
-        data: the file.
-        starts, ends: int64[n], where the events lie in it, in order.
-        wanted: names of stats.
+        data: the bytes of the file.
+        starts, ends: int64[n], positions of the events in it, in order.
+        wanted: names of the stats to read.
         ids: stat metadata ids by name.
 
     Raises:
@@ -378,7 +394,11 @@ def read_events(
 
 
 def _cursors(data: bytes, start: Ints, end: Ints) -> tuple[Cursors, ByteBlock, int]:
-    """Cursors in messages that lie in order, the bytes of all, and where these begin."""
+    """Make cursors for messages that lie in order.
+
+    Returns:
+        The cursors, the bytes of all messages, and the position of these bytes.
+    """
     base = int(start[0])
     block = ByteBlock(memoryview(data)[base : int(end[-1])])
     return Cursors(block, start - base, end - base), block, base
@@ -421,7 +441,9 @@ def _decode(
 def _stats(
     block: ByteBlock, which: Ints, start: Ints, end: Ints, slots: Ints
 ) -> tuple[Ints, Ints, npt.NDArray[np.uint8], Ints, Ints]:
-    """The wanted ones of one XStat per event: slots, events, forms, values, ends of values."""
+    """Return the wanted values of one XStat per event: slots, events, forms, values, ends of
+    values.
+    """
     cursors = Cursors(block, start, end)
     if not cursors.step():
         none = NO_ROWS
@@ -442,8 +464,9 @@ def _stats(
 
 
 def read_pairs(data: bytes, start: int, end: int, number: int) -> tuple[Ints, Ints]:
-    """The stats of a plane as (metadata id, integer value), int64[n] each: how scope ranges are
-    stored.
+    """Return the stats of a plane as (metadata id, integer value), int64[n] each.
+
+    Scope ranges are stored like this.
 
     Raises:
         DamagedError: a stat is not well-formed.
@@ -464,17 +487,17 @@ def read_pairs(data: bytes, start: int, end: int, number: int) -> tuple[Ints, In
 
 _GPU = re.compile(
     r"/device:GPU:(.*)", re.S
-)  # planes of GPUs, with the number of the device in its process
+)  # names of GPU planes, with the number of the device in its process
 HOST_PLANE = "/host:CPU"
 METADATA_PLANE = "/host:metadata"
 SCOPE_PLANE = "/host:__ScopeRangeCallStack__"
 ENVIRONMENT_PLANE = "Task Environment"
-"""Holds what the process was started with, so perhaps secrets: nothing is taken but
+"""The plane with the environment of the process, which may hold secrets. pgle reads only
 `PROFILE_START`.
 """
 
 PROFILE_START = "profile_start_time"
-"""The stat with the wall clock, in ns since 1970, that the times of all lines count from
+"""The stat with the wall clock in ns since 1970 from which the times of all lines count
 (`SetSessionTimestamps` in `xla/tsl/profiler/utils/timestamp_utils.cc`).
 """
 
@@ -484,11 +507,11 @@ _LINES = 3
 _FIRST = re.compile(
     rb"[\x12\x1a\x22]|\x0a(?:\x00|[\x80-\xff]{0,9}[\x01-\x7f](?:[\x08\x12\x1a\x22\x2a\x32]|$))"
 )
-"""A text or a plane, which is empty or begins with one of its fields."""
+"""Matches a text or a plane. A plane is empty or begins with one of its fields."""
 
 
 class NotXplaneError(ValueError):
-    """The bytes are some other file."""
+    """The bytes are not an xplane file."""
 
 
 @dataclass(frozen=True)
@@ -496,15 +519,15 @@ class Plane:
     """One plane."""
 
     name: str  # ``/device:GPU:0``
-    span: tuple[int, int]  # first and last byte + 1 in the file
-    lines: tuple[tuple[int, int], ...]  # where its lines lie
-    # everything but the lines; empty for the planes that are read otherwise or not at all
+    span: tuple[int, int]  # start and end (exclusive) in the file
+    lines: tuple[tuple[int, int], ...]  # start and end of each line
+    # all fields except the lines; empty for planes that are skipped or read otherwise
     rest: xplane_pb2.XPlane
 
     @property
     def gpu(self) -> int | None:
-        """The number of the GPU in its process, -1 where that is no number; None if the plane is
-        not a GPU's.
+        """The number of the GPU in its process; -1 if the name has no number; None for other
+        planes.
         """
         found = _GPU.fullmatch(self.name)
         if found is None:
@@ -519,12 +542,12 @@ class Plane:
         }
 
     def stat_value(self, name: str) -> int | None:
-        """The integer value of a stat of the plane itself."""
+        """Return the integer value of one of the plane's own stats."""
         stat = self._stat(name)
         return None if stat is None else int(stat.int64_value or stat.uint64_value)
 
     def stat_word(self, name: str) -> str:
-        """The string value of a stat of the plane itself; empty without."""
+        """Return the string value of one of the plane's own stats; empty if absent."""
         stat = self._stat(name)
         return "" if stat is None else stat.str_value
 
@@ -538,7 +561,7 @@ class Plane:
 
 @dataclass(frozen=True)
 class Space:
-    """One file: its planes, the host it was recorded on, and what the profiler complained of."""
+    """One file: its planes, the host that recorded it, and the profiler's complaints."""
 
     planes: tuple[Plane, ...]
     hostname: str
@@ -551,11 +574,11 @@ def may_begin(head: bytes) -> bool:
 
 
 def read_space(data: bytes) -> Space:
-    """The planes of a serialized XSpace.
+    """Read the planes of a serialized XSpace.
 
     Raises:
-        NotXplaneError: it is something else.
-        DamagedError: it is cut short or overwritten.
+        NotXplaneError: the bytes are another format.
+        DamagedError: the bytes are truncated or overwritten.
     """
     planes: list[Plane] = []
     texts: dict[int, list[str]] = {
@@ -583,8 +606,8 @@ def read_space(data: bytes) -> Space:
 
 
 def _begins_with_plane(data: bytes) -> bool:
-    """Whether the first bytes begin an XPlane's id or name; other files that were cut short do
-    not.
+    """Whether the first bytes are an XPlane's id or name. Other truncated files begin
+    differently.
     """
     head = re.match(
         rb"\x0a[\x80-\xff]{0,9}[\x00-\x7f](?:\x08[\x80-\xff]{0,9}[\x00-\x7f])?\x12.([/A-Z#])",
@@ -625,9 +648,7 @@ def _plane(data: bytes, start: int, end: int) -> Plane:
 
 
 def profile_start_ns(space: Space, data: bytes) -> int | None:
-    """The wall clock when the times of lines are 0, in ns since 1970; None where the profiler did
-    not write it.
-    """
+    """Return the wall clock in ns since 1970 at time 0 of the lines; None if the file lacks it."""
     for plane in space.planes:
         if plane.name == ENVIRONMENT_PLANE:
             try:
@@ -639,8 +660,9 @@ def profile_start_ns(space: Space, data: bytes) -> int | None:
 
 
 def embedded_hlo(plane: Plane) -> dict[ModuleKey, bytes]:
-    """HloProtos of ``/host:metadata``: one per event metadata, in any of its stats; it is named
-    ``MODULE(ID)``.
+    """Return the HloProtos of ``/host:metadata``.
+
+    Each event metadata holds one in any of its stats, and has the name ``MODULE(ID)``.
     """
     found: dict[ModuleKey, bytes] = {}
     for item in plane.rest.event_metadata.values():
@@ -663,12 +685,12 @@ def embedded_hlo(plane: Plane) -> dict[ModuleKey, bytes]:
 
 MAX_ID = (
     1 << 24
-)  # bound on metadata ids, which index tables here; writers number them from 1
+)  # limit on metadata ids, which index tables here; writers count them from 1
 
 
 @dataclass
 class Strings:
-    """String stats of one plane as codes: references are looked up once each."""
+    """String stats of one plane as codes. Each reference is looked up once."""
 
     plane: Plane
     codes: dict[str, int]
@@ -683,7 +705,7 @@ class Strings:
         self.table = np.full(largest + 2, -2, np.int32)
 
     def codes_of(self, stat: Stat, data: bytes) -> npt.NDArray[np.int32]:
-        """int32[n], -1 where the event has no such string."""
+        """Return int32[n]: the code of each event's string; -1 if the event has none."""
         out = np.full(len(stat.form), -1, np.int32)
         is_reference = stat.form == REFERENCE
         everywhere = bool(is_reference.all())

@@ -1,28 +1,27 @@
 """JAX profiler traces (``*.xplane.pb``) as a Trace, of GPUs or, as a stand-in, of the CPU backend.
 
-XLA:CPU records every thunk on ``/host:CPU``, on the line of the thread that ran it, with
-``hlo_op``, ``hlo_module``, ``program_id``, ``device_ordinal`` and ``run_id`` (seen in jaxlib 0.10.2
-and 0.12.0.1). A run id is one execution of a module, the same on all its devices. A thunk that
-encloses others on its thread (``while``, ``call``) is left out: its time is theirs.
+For GPUs this file reads the planes ``/device:GPU:N`` that XLA's CUDA and ROCm profilers write. A
+plane has a line per stream and a stat ``hlo_op`` per kernel. The profiler stores the innermost of
+nested annotations. `executions.py` finds executions and launches.
 
-It reads the GPU planes ``/device:GPU:N`` that XLA's CUDA and ROCm profilers write, a line per
-stream, a stat ``hlo_op`` per kernel; where a trace has no GPU activity, the events of the CPU
-backend on ``/host:CPU``. Of nested annotations the innermost is what the profiler stored.
-`executions.py` finds executions and launches.
+If a trace has no GPU activity, this file reads the events of the CPU backend. XLA:CPU records every
+thunk on ``/host:CPU``, on the line of the thread that ran it, with ``hlo_op``, ``hlo_module``,
+``program_id``, ``device_ordinal`` and ``run_id`` (seen in jaxlib 0.10.2 and 0.12.0.1). A run id is
+one execution of a module on all its devices. A thunk that encloses others on its thread (``while``,
+``call``) is left out, because the inner thunks account for its time.
 
-Where `jax.experimental.profiler.get_profiled_instructions_proto` gives other means from the same
-file, and why:
+`jax.experimental.profiler.get_profiled_instructions_proto` gives other means from the same file,
+for these reasons:
 
 - It averages *kernels*, not launches: an instruction of two kernels of 10 and 20 µs costs 15 there
-(jaxlib < 0.12.0).
-- Since 0.12.0 it takes first start … last end of the kernels of one ``scope_range_id``, idle gaps
-included, and merges
-  equal ids, or equal starts, of different devices into one span.
+  (jaxlib < 0.12.0).
+- Since 0.12.0 it takes first start … last end of the kernels of one ``scope_range_id``, with idle
+  gaps. It merges equal ids, or equal starts, of different devices into one span.
 - It files costs under the bare instruction name: equally named instructions of several modules
-become one mean.
-- The CPU backend's events give nothing there.
-- Lines such as ``XLA Modules`` or ``XLA Ops`` that repeat the streams' events count double there.
-- Times are rounded to nanoseconds here.
+  become one mean.
+- It ignores the events of the CPU backend.
+- It counts lines such as ``XLA Modules`` or ``XLA Ops``, which repeat the events of the streams.
+- pgle rounds times to nanoseconds.
 """
 
 from __future__ import annotations
@@ -97,7 +96,7 @@ WANTED = (
     "device_ordinal",
     *_NOT_ACTIVITIES,
 )
-"""Stats that are read, under the names of `xla/tsl/profiler/utils/xplane_schema.cc`."""
+"""The stats that are read, named as in `xla/tsl/profiler/utils/xplane_schema.cc`."""
 
 _TYPES: dict[str, type[np.generic]] = {
     **dict.fromkeys(
@@ -111,33 +110,33 @@ _TYPES: dict[str, type[np.generic]] = {
 
 @dataclass
 class GatheredEvents:
-    """Columns of all activities read so far, and what was left out."""
+    """Columns of all activities read so far, and counts of what was left out."""
 
-    # columns by name, in blocks: a `GrowingColumn` would take memory for values that a whole block
-    # has in common, and up to 2 MiB more of each column
+    # Columns by name, in blocks. A `GrowingColumn` would copy a value that a whole block shares,
+    # and take up to 2 MiB more per column.
     parts: dict[str, list[npt.NDArray[Any]]] = field(
         default_factory=lambda: {name: [] for name in _TYPES}
     )
-    # instructions, modules, devices: codes; a module's key is (name, program id)
+    # instructions, modules, devices: code by value; the key of a module is (name, program id)
     instructions: dict[str, int] = field(default_factory=dict)
     names: dict[str, int] = field(default_factory=dict)
     modules: dict[tuple[int, int | None], int] = field(default_factory=dict)
     devices: dict[Device, int] = field(default_factory=dict)
     left_out: LeftOut = field(default_factory=LeftOut)
-    # the activities of no instruction, in batches, each with its device
+    # batches of activities without instruction, each with its device
     others: list[tuple[Device, dict[str, npt.NDArray[Any]]]] = field(
         default_factory=list
     )
-    # (module, instruction, name) of libraries' kernels, the first two as codes
+    # (module code, instruction code, kernel name) of library kernels
     kernels: set[tuple[int, int, str]] = field(default_factory=set)
 
     def column(self, name: str) -> npt.NDArray[Any]:
-        """One column over all rows; its blocks are given up."""
+        """Return one column over all rows, and free its blocks."""
         blocks = self.parts.pop(name)
         return np.concatenate(blocks) if blocks else np.empty(0, _TYPES[name])
 
     def other_work(self, numbers: Mapping[Device, int]) -> OtherWork:
-        """The activities of no instruction on some devices, which have numbers."""
+        """Return the activities without instruction on the devices in `numbers`."""
         parts = []
         for device, columns in self.others:
             if device in numbers:
@@ -146,7 +145,7 @@ class GatheredEvents:
         return joined(parts)
 
     def module_codes(self, name: npt.NDArray[np.int32], program: Stat) -> Ints:
-        """Codes of (module name, program id); -1 where there is no name."""
+        """Return codes of (module name, program id); -1 if there is no name."""
         number, given = program.integers, program.form == INTEGER
         first = heads(name, number, given)
         triples = zip(
@@ -163,17 +162,17 @@ class GatheredEvents:
         return np.repeat(np.array(codes, np.int64), run_lengths(first, len(name)))
 
     def append(self, **columns: npt.ArrayLike) -> None:
-        """Add rows; a column may be one value for all of them."""
+        """Add rows. A column may be a single value for all rows."""
         for name, values in columns.items():
             of_type = np.array(
                 values, _TYPES[name]
-            )  # a copy: those of a block would hold all of it
+            )  # a copy, because a slice would keep the whole block in memory
             self.parts[name].append(
                 np.broadcast_to(of_type, np.shape(columns["start_ns"]))
             )
 
     def kernel_names(self) -> dict[tuple[str, str], frozenset[str]]:
-        """Names of libraries' kernels by module and instruction."""
+        """Return the names of library kernels by module and instruction."""
         modules = self.module_keys()
         instructions = tuple(self.instructions)
         named = (
@@ -183,7 +182,7 @@ class GatheredEvents:
         return kernels_by_place(sorted(named))
 
     def module_keys(self) -> tuple[ModuleKey, ...]:
-        """The executables, by code."""
+        """Return the executables, by code."""
         names = list(self.names)
         return tuple(ModuleKey(names[code], program) for code, program in self.modules)
 
@@ -194,7 +193,7 @@ _POSITIVE = (1 << 62) - 1
 def _add_gpu_plane(
     plane: Plane, data: bytes, device: Device, scopes: Scopes, gathered: GatheredEvents
 ) -> None:
-    """Take the activities of a GPU's streams."""
+    """Add the activities of a GPU's streams."""
     strings = (Strings(plane, gathered.instructions), Strings(plane, gathered.names))
     libraries = {
         identity: item.name
@@ -204,7 +203,7 @@ def _add_gpu_plane(
     for line in (Line(data, *span) for span in plane.lines):
         if not line.name.startswith(
             "Stream #"
-        ):  # others repeat or summarise what these hold
+        ):  # other lines repeat or summarise these events
             continue
         for events in read_events(data, line.starts, line.ends, WANTED, plane.stat_ids):
             found, reason = _activities(
@@ -251,8 +250,9 @@ def _activities(
     gathered: GatheredEvents,
     origin_ns: int,
 ) -> tuple[dict[str, npt.NDArray[Any]], npt.NDArray[np.uint8]]:
-    """Columns of the activities of one stream; and why each belongs to no instruction, as
-    `LeftOutReason`.
+    """Return the columns of one stream's activities.
+
+    The second value says why an activity belongs to no instruction, as `LeftOutReason`.
     """
     stats = events.stats
     activity = np.ones(len(events), bool)
@@ -292,7 +292,7 @@ def _activities(
 def _add_host_plane(
     plane: Plane, data: bytes, process: str, gathered: GatheredEvents
 ) -> None:
-    """Take the thunks of ``/host:CPU``; the line's running number is the stream."""
+    """Add the thunks of ``/host:CPU``. The number of the line serves as stream."""
     if "hlo_op" not in plane.stat_ids:
         return
     strings = (Strings(plane, gathered.instructions), Strings(plane, gathered.names))
@@ -332,8 +332,9 @@ def _thunks(
     gathered: GatheredEvents,
     origin_ns: int,
 ) -> dict[str, npt.NDArray[Any]]:
-    """Columns of the thunks of one thread; picoseconds tell which encloses which, and ``device`` is
-    an ordinal.
+    """Return the columns of one thread's thunks, without thunks that enclose others.
+
+    Nesting is decided in picoseconds. ``device`` is an ordinal.
     """
     instruction = strings[0].codes_of(events.stats["hlo_op"], data)
     name = strings[1].codes_of(events.stats["hlo_module"], data)
@@ -360,13 +361,14 @@ def _thunks(
 
 
 def enclosing(start: Ints, end: Ints) -> Flags:
-    """bool[n], True for intervals that hold another one; intervals of one thread nest or are
-    apart.
+    """Return bool[n]: whether an interval contains another one.
+
+    Intervals of one thread are nested or disjoint.
     """
     order = np.lexsort((-end, start))
     start, end = start[order], end[order]
     holds = np.zeros(len(start), bool)
-    # In this order the first one inside an interval comes right after it.
+    # In this order, the first interval inside another comes right after it.
     holds[order[:-1]] = (start[1:] < end[:-1]) & (end[1:] <= end[:-1])
     return holds
 
@@ -378,7 +380,7 @@ _MAX_MESSAGES = 20
 
 
 def find_xplanes(logdir: AnyPath) -> list[AnyPath]:
-    """The xplane files of the newest run of the JAX profiler, one per host, ordered by name.
+    """Return the xplane files of the JAX profiler's newest run, one per host, ordered by name.
 
     Args:
         logdir: the directory given to `jax.profiler.start_trace`, a directory of runs, one run, or
@@ -400,8 +402,9 @@ def find_xplanes(logdir: AnyPath) -> list[AnyPath]:
 
 
 def find_runs(logdir: AnyPath) -> list[list[AnyPath]]:
-    """The xplane files of each run in a directory; runs are named by date, and the newest is
-    first.
+    """Return the xplane files of each run in a directory, newest run first.
+
+    Names of runs are dates.
     """
     if here := _xplanes_in(logdir):
         return [here]
@@ -428,7 +431,7 @@ def _xplanes_in(directory: AnyPath) -> list[AnyPath]:
 def read_xplane(
     paths: Sequence[AnyPath], *, progress: Callable[[int, int], None] | None = None
 ) -> Trace:
-    """Read the xplane files of one run: one per host.
+    """Read the xplane files of one run: one file per host.
 
     Args:
         paths: the files; ``.gz`` and ``.xz`` are decompressed.
@@ -437,7 +440,7 @@ def read_xplane(
     gathered = GatheredEvents()
     hlo: dict[ModuleKey, bytes] = {}
     messages: list[str] = []
-    seen_planes: dict[str, bool] = {}  # by name, whether it is a GPU's
+    seen_planes: dict[str, bool] = {}  # whether a plane is a GPU's, by name
     labels: set[str] = set()
     recordings: dict[str, Recording] = {}
     compiling: dict[str, Ints] = {}
@@ -473,7 +476,7 @@ def read_xplane(
         del (
             data,
             space,
-        )  # before the columns are put together: the file is the larger part
+        )  # freed before the columns are joined: the file takes more memory
     if not any(len(part) for part in gathered.parts["start_ns"]):
         raise _nothing_found(paths, gathered, seen_planes)
     table = _table(gathered, hlo, paths, _shorten(messages), recordings)
@@ -481,7 +484,7 @@ def read_xplane(
 
 
 def _recording(space: Space, data: bytes) -> Recording:
-    """When it began, and on what GPUs."""
+    """Return when the recording began, and its GPUs."""
     began = profile_start_ns(space, data)
     for plane in space.planes:
         if plane.gpu is not None:
@@ -496,7 +499,7 @@ def _recording(space: Space, data: bytes) -> Recording:
 
 
 def _process(space: Space, path: AnyPath, labels: set[str]) -> str:
-    """``HOST:PID``, or the part of it that is known, different for each file."""
+    """Return ``HOST:PID``, or the known part of it, unique for each file."""
     pids = (
         plane.stat_value("process_id")
         for plane in space.planes
@@ -514,8 +517,10 @@ def _process(space: Space, path: AnyPath, labels: set[str]) -> str:
 def _add_space(
     space: Space, data: bytes, process: str, gathered: GatheredEvents
 ) -> Iterator[float]:
-    """Take the GPU planes of one file, or its host plane where no stream has an event; yields the
-    share done.
+    """Add the GPU planes of one file, or its host plane if no stream has an event.
+
+    Yields:
+        The share of the file that is done.
     """
     before = len(gathered.parts["start_ns"])
     child = parent = NO_ROWS
@@ -560,7 +565,7 @@ def _nothing_found(
 
 
 def _shorten(messages: Sequence[str]) -> tuple[str, ...]:
-    """What the profiler complained of (dropped events, mostly): one bounded line each."""
+    """Return the profiler's complaints (mostly dropped events), one line of limited length each."""
     lines = [" ".join(message.split())[:300] for message in messages[:_MAX_MESSAGES]]
     if len(messages) > _MAX_MESSAGES:
         lines.append(
@@ -570,8 +575,9 @@ def _shorten(messages: Sequence[str]) -> tuple[str, ...]:
 
 
 def _hlo_of(key: ModuleKey, hlo: dict[ModuleKey, bytes]) -> bytes | None:
-    """The proto of an executable; by its name alone where the trace has no program id and one
-    module is so named.
+    """Return the proto of an executable.
+
+    If the trace has no program id, the name decides if only one module has it.
     """
     if key.program_id is not None:
         return hlo.get(key)
@@ -582,7 +588,7 @@ def _hlo_of(key: ModuleKey, hlo: dict[ModuleKey, bytes]) -> bytes | None:
 def _used(
     codes: npt.NDArray[np.int32], values: tuple[_Value, ...]
 ) -> tuple[npt.NDArray[np.int32], tuple[_Value, ...]]:
-    """Codes and values without the values that no row has."""
+    """Drop the values that no row uses, and renumber the codes."""
     used = np.bincount(codes, minlength=len(values)) > 0
     number = (np.cumsum(used) - 1).astype(np.int32)
     return number[codes], tuple(
@@ -597,7 +603,7 @@ def _table(
     warnings: tuple[str, ...],
     recordings: Mapping[str, Recording],
 ) -> Trace:
-    """Columns → Trace, ordered by (device, start)."""
+    """Make a Trace from the columns, ordered by (device, start)."""
     found = tuple(gathered.devices)
     devices = tuple(sorted(found))
     device = np.array([devices.index(item) for item in found], np.int32)[

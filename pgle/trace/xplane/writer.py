@@ -5,8 +5,9 @@ The layout follows XLA's CUPTI collector (`xla/backends/profiler/gpu/cupti_colle
 metadata, launches and module executions as scope ranges with their tree in
 ``/host:__ScopeRangeCallStack__``, HLO protos in ``/host:metadata``.
 
-Events are encoded here, for there are millions: what those of an instruction share is encoded once,
-the integers of all events of a stream at once (https://protobuf.dev/programming-guides/encoding/).
+A trace has millions of events, so this file encodes them itself. The part that all events of an
+instruction share is encoded once. The integers of all events of a stream are encoded at once
+(https://protobuf.dev/programming-guides/encoding/).
 """
 
 from __future__ import annotations
@@ -44,14 +45,14 @@ _METADATA_ID, _OFFSET, _DURATION = (
     1,
     2,
     3,
-)  # fields of an XEvent; the first of an XStat, too
-_UINT64, _INT64 = 3, 4  # of an XStat
-_EVENTS = _STATS = 4  # of an XLine and of an XEvent
+)  # fields of an XEvent; the first is also a field of an XStat
+_UINT64, _INT64 = 3, 4  # fields of an XStat
+_EVENTS = _STATS = 4  # fields of an XLine and of an XEvent
 
 
 @dataclass(frozen=True)
 class _Scopes:
-    """Scope range ids: of each row, and parent by child; 0 is "no scope"."""
+    """The scope range id of each row, and the parent of each id; 0 is "no scope"."""
 
     of_row: Ints
     child: Ints
@@ -61,14 +62,14 @@ class _Scopes:
 def write_xplane(
     trace: Trace, *, hlo: Mapping[ModuleKey, bytes] | None = None
 ) -> bytes:
-    """A trace of one process as a serialized XSpace; `read_xplane` gives the same rows back.
+    """Serialize a trace of one process as an XSpace. `read_xplane` gives the same rows back.
 
-    Executions and launches that are known (not -1) are kept; the reader derives unknown ones. Work
-    of the CPU backend is written as kernels.
+    Known executions and launches (not -1) are kept, and the reader derives the others. Work of the
+    CPU backend is written as kernels.
 
     Args:
         trace: n GPU activities of one process.
-        hlo: HloProtos to embed; `trace.hlo` where None.
+        hlo: HloProtos to embed; if None, `trace.hlo`.
 
     Raises:
         ValueError: the devices belong to several processes: write one file for each.
@@ -137,7 +138,7 @@ def _scopes(trace: Trace) -> _Scopes:
 
 
 def _metadata_plane(hlo: Mapping[ModuleKey, bytes], pid: str) -> XPlane:
-    """``/host:metadata``: an event metadata per module with its HloProto."""
+    """Make ``/host:metadata``: an event metadata per module with its HloProto."""
     plane = XPlane(
         name=METADATA_PLANE, stat_metadata={1: XStatMetadata(id=1, name="Hlo Proto")}
     )
@@ -158,10 +159,11 @@ def _metadata_plane(hlo: Mapping[ModuleKey, bytes], pid: str) -> XPlane:
 def _fill_device_plane(
     plane: XPlane, trace: Trace, index: int, scopes: _Scopes
 ) -> None:
-    """``/device:GPU:N`` with a line per stream, written into the space: copying it takes as long as
-    all else.
+    """Fill the plane ``/device:GPU:N``, with a line per stream.
+
+    The plane is already part of the space: a copy would double the time.
     """
-    names: dict[str, int] = {}  # stat metadata: an id per name, from 1
+    names: dict[str, int] = {}  # id of each stat metadata by name, from 1
 
     def stat(name: str, **value: Any) -> XStat:
         return XStat(metadata_id=names.setdefault(name, len(names) + 1), **value)
@@ -171,7 +173,7 @@ def _fill_device_plane(
 
     @cache
     def unchanging(instruction: int, module: int, kind: int) -> bytes:
-        """What all events of an instruction have in common."""
+        """Return the encoded part that all events of an instruction share."""
         name, key = trace.instructions[instruction], trace.modules[module]
         plane.event_metadata[instruction + 1].CopyFrom(
             XEventMetadata(id=instruction + 1, name=name)
@@ -239,8 +241,9 @@ def _fill_device_plane(
 
 
 def _integers(number: int, values: Ints) -> npt.NDArray[np.uint8]:
-    """uint8[n, m], a field (under 16) with the integer of each of n messages, as wide as the
-    largest needs.
+    """Return uint8[n, m]: a field (under 16) with one integer for each of n messages.
+
+    All integers are encoded as wide as the largest one needs.
     """
     unsigned = values.view(np.uint64)
     width = max(-(-int(unsigned.max(initial=0)).bit_length() // 7), 1)
@@ -255,8 +258,8 @@ def _integers(number: int, values: Ints) -> npt.NDArray[np.uint8]:
 
 
 def _messages(number: int, *fields: npt.NDArray[np.uint8]) -> npt.NDArray[np.uint8]:
-    """uint8[n, m], a field (under 16) with a message of these fields, of under 128 bytes, in each
-    of n messages.
+    """Return uint8[n, m]: a field (under 16) with a message of under 128 bytes for each of n
+    messages.
     """
     body = np.hstack(fields)
     return np.hstack(
