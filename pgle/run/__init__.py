@@ -1,1 +1,1 @@
-"""The outside world: subprocesses, environment, files, run directories, clusters."""
+"""The outside world: subprocesses, environment variables, files, run directories and clusters."""

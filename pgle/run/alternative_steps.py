@@ -1,5 +1,5 @@
-"""The step of one alternative is captured, compiled twice and priced. This process does that, or
-the workers of a cluster.
+"""Capture, compile twice and price the step of one alternative, in this process or in the workers
+of a cluster.
 """
 
 from __future__ import annotations
@@ -27,47 +27,52 @@ from pgle.schedule.predict import Prediction, gain, predict
 from pgle.schedule.verdict import Verdict, judge
 
 MOST_SAID = 160  # characters of a failure that the answer quotes
-NOW = "now"  # the program as it is, as a name
+NOW = "now"  # the name of the step of the unchanged program
 
 
 @dataclass(frozen=True)
 class Tried:
-    """One step as it was compiled."""
+    """The compiled and priced step of one program."""
 
     compiled: CompileResult
     prediction: Prediction
-    # with the other kernels for products; None: nothing hangs on them
+    # prediction with XLA's other choice of kernels for matrix products; None: not compiled, since
+    # no such choice can change the answer
     control: Prediction | None
-    # by estimates alone, if the prediction has measured costs
+    # prediction from estimated costs alone; None if `prediction` has no measured costs
     estimated: Prediction | None = None
 
     @property
     def step_us(self) -> float:
-        """By the user's flags."""
+        """Predicted time of the step with the user's flags, in microseconds."""
         return self.prediction.step_us
 
     @property
     def costs_are(self) -> str:
-        """What its costs are called: ``measured and estimated``, say."""
+        """The name of the kind of costs, such as ``measured and estimated``."""
         return self.prediction.costs_are
 
     @property
     def profiled_share(self) -> float | None:
-        """The part of its activity time, 0 to 1, whose cost is no estimate; None: no profile."""
+        """The share of the step's activity time, 0 to 1, whose cost is not estimated; None: no
+        profile.
+        """
         if self.estimated is None:
             return None
         return self.prediction.timeline.share_of("measured", "simulated")
 
     @property
     def measured_share(self) -> float | None:
-        """The part of its activity time, 0 to 1, whose cost was measured; None: no profile."""
+        """The share of the step's activity time, 0 to 1, whose cost was measured; None: no
+        profile.
+        """
         if self.estimated is None:
             return None
         return 1.0 - self.prediction.estimated_share
 
     @property
     def memory_bytes(self) -> int:
-        """Device memory that it needs; 0: unknown."""
+        """Device memory that the step needs, in bytes; 0: unknown."""
         return self.compiled.memory_bytes or 0
 
     @property
@@ -76,14 +81,19 @@ class Tried:
         return self.compiled.memory.get("temp", 0)
 
     def gain_over(self, base: Tried, work: float = 1.0) -> Controlled:
-        """What it gains over another one, by both compilations, if it does `work` times as much."""
+        """Return this step's gain over `base`, by both compilations.
+
+        Args:
+            base: the step to compare with.
+            work: how many times as much work this step does.
+        """
         first = gain(base.prediction, self.prediction, work)
         if base.control is None or self.control is None:
             return Controlled(first)
         return Controlled(first, gain(base.control, self.control, work))
 
     def estimated_gain(self, base: Tried, work: float = 1.0) -> Controlled | None:
-        """What it gains by estimates alone; None if all costs are estimates."""
+        """Return the gain over `base` by estimates alone; None if all costs are estimates."""
         if base.estimated is None or self.estimated is None:
             return None
         return Controlled(gain(base.estimated, self.estimated, work))
@@ -91,43 +101,47 @@ class Tried:
 
 @dataclass(frozen=True)
 class Wanted:
-    """An alternative, or several together, to make."""
+    """An alternative, or several together, whose step is wanted."""
 
-    name: str  # of its folder
+    name: str  # name of the folder for its files
     changes: tuple[Alternative, ...]
-    # the module that is compiled, if it is captured already
+    # the captured module; None: it has to be captured
     module: Path | None = None
-    # the step that it must be shorter than; None: the program as it is
+    # the step that the new step must beat; None: the step of the unchanged program
     over: Tried | None = None
 
 
 @dataclass(frozen=True)
 class Made:
-    """What making an alternative has led to."""
+    """The result of one attempt to make the step of an alternative."""
 
-    changes: tuple[Alternative, ...]  # at the places where they were found
+    # the changes, each with the place in the code where it applies
+    changes: tuple[Alternative, ...]
     module: Path | None = None  # None: nothing was captured
-    program: str = ""  # a digest of the module; empty: no change can be made
-    work: float = 1.0  # how many times as much data as the program as it is takes
-    tried: Tried | None = None  # None: it was not compiled
-    failure: str = ""  # why not
-    left: tuple[CallSite, ...] = ()  # what was found and stays as it is
+    program: str = ""  # digest of the module; empty: the change cannot be made
+    work: float = 1.0  # data per step, as a multiple of the unchanged program's
+    tried: Tried | None = None  # None: the module was not compiled
+    failure: str = ""  # why there is no step
+    # places in the code that were found and not changed
+    left: tuple[CallSite, ...] = ()
 
 
 @dataclass(frozen=True)
 class StepMaker:
-    """Makes steps of one program. It can be pickled if its variants can."""
+    """Make the steps of alternatives to one program. A maker can be pickled if its variants can."""
 
     variants: Variants
     request: RehearseRequest
-    folder: Path  # of all that it makes
-    base: Tried | None = None  # the program as it is; None: that is still to be made
+    folder: Path  # folder for all files that the maker writes
+    base: Tried | None = None  # step of the unchanged program; None: not made yet
     costs: MeasuredCosts | None = None  # None: all costs are estimates
 
     def make_step(
         self, wanted: Wanted, known: Collection[str], compiler: StepCompiler
     ) -> Made:
-        """Capture and compile one; a program of which the digest is known is not compiled."""
+        """Capture and compile the step of an alternative. Skip the compilation if `known` has the
+        digest.
+        """
         found = Made(wanted.changes)
         try:
             found = self._captured(wanted)
@@ -141,16 +155,16 @@ class StepMaker:
         return replace(found, tried=tried)
 
     def begin(self, wanted: Wanted) -> None:
-        """Have its step captured while something else is compiled, if that is possible."""
+        """Start to capture the step, while another one compiles, if the variants support that."""
         if wanted.module is None and isinstance(self.variants, ProgramVariants):
             self.variants.begin(wanted.changes, self._place(wanted))
 
     def clear(self, wanted: Wanted) -> None:
-        """Remove what a worker that was lost has made of it."""
+        """Remove the files that a lost worker left for this step."""
         shutil.rmtree(self.folder / wanted.name, ignore_errors=True)
 
     def _place(self, wanted: Wanted) -> Path:
-        """The folder of what is captured of it."""
+        """Return the folder for captured files."""
         return self.folder / wanted.name / "captured"
 
     def _captured(self, wanted: Wanted) -> Made:
@@ -171,7 +185,9 @@ class StepMaker:
     def _tried(
         self, wanted: Wanted, module: Path, work: float, compiler: StepCompiler
     ) -> Tried:
-        """A module's step, by the user's flags and with the other kernels for products."""
+        """Return a module's step with the user's flags; add the other choice of kernels if that can
+        decide.
+        """
         session = compiler.session(self, module, wanted.name)
         flags = (*self.request.flags, *flags_of(wanted.changes))
         first = session.schedule(f"{wanted.name}-first", flags)
@@ -181,11 +197,11 @@ class StepMaker:
         return self._controlled(session, wanted.name, flags, found)
 
     def with_base(self, compiler: StepCompiler) -> tuple[StepMaker, Tried, str]:
-        """Make the step of the program as it is.
+        """Make the step of the unchanged program.
 
         Returns:
-            A maker with that step and the costs of its profile, the step, and what of the profile
-            was carried over (empty if nothing).
+            A maker that knows this step and the profile's costs, the step, and a note on the costs
+            that were carried over from another compilation (empty if none).
         """
         request = self.request
         session = compiler.session(self, request.module, NOW)
@@ -204,14 +220,16 @@ class StepMaker:
     def _controlled(
         self, session: Session, name: str, flags: Sequence[str], found: Tried
     ) -> Tried:
-        """A step, compiled again with the other kernels for products."""
+        """Return the step, compiled again with XLA's other choice of kernels for matrix
+        products.
+        """
         other = session.schedule(f"{name}-control", (*flags, other_choice(flags)))
         return replace(found, control=self._priced(session, other).prediction)
 
     def _can_be_better(self, found: Tried, over: Tried | None, work: float) -> bool:
-        """Whether a second compilation can decide what becomes of a step. If the first one does not
-        find it better, the second one cannot make it so. If the program does not fit, a longer step
-        may be worth an edit.
+        """Whether a second compilation can change the verdict on a step. If the first compilation
+        does not find the step better, the second cannot change that. If the unchanged program does
+        not fit in memory, a longer step may be worth an edit.
         """
         if over is None or over.control is None:
             return False
@@ -232,7 +250,7 @@ class StepMaker:
 
 
 def flags_of(changes: Sequence[Alternative]) -> tuple[str, ...]:
-    """The XLA flags that some changes set."""
+    """Return the XLA flags that the changes set."""
     found: list[str] = []
     for change in changes:
         if change.kind == Kind.FLAGS:
@@ -241,8 +259,9 @@ def flags_of(changes: Sequence[Alternative]) -> tuple[str, ...]:
 
 
 def digest_of(module: Path) -> str:
-    """What tells two programs apart. What jax dumps of a program with custom partitioning holds
-    addresses, which differ from process to process; what XLA compiles of it does not.
+    """Return a digest that differs between different programs. It uses the module that XLA
+    compiles: jax's dump of a program with custom partitioning holds addresses, which differ by
+    process.
     """
     return sha256(partitioned(module).read_bytes())
 
@@ -253,17 +272,17 @@ def _digest(module: Path, flags: Sequence[str]) -> str:
 
 @dataclass(eq=False)
 class StepCompiler:
-    """A compiler with a session for each module."""
+    """A compiler with one session per module."""
 
     compiler: Compiler
     sessions: dict[Path, Session] = field(default_factory=dict)
 
     def session(self, maker: StepMaker, module: Path, name: str) -> Session:
-        """The session of a module."""
+        """Return the session of a module; open one if there is none."""
         if module not in self.sessions:
             request = maker.request
             folder = maker.folder / name / "compiled"
-            shutil.rmtree(folder, ignore_errors=True)  # of a worker that was lost
+            shutil.rmtree(folder, ignore_errors=True)  # left by a lost worker
             base = replace(
                 request.compilation(), module=partitioned(module), dump_dir=folder
             )
@@ -274,33 +293,33 @@ class StepCompiler:
 
 
 class Makers(Protocol):
-    """What makes many steps."""
+    """A way to make many steps: in this process or in workers."""
 
     def make_all(
         self, maker: StepMaker, wanted: Sequence[Wanted], known: Collection[str]
     ) -> Iterator[Made]:
-        """The steps in their order, each as soon as it and those before are there."""
+        """Yield the results in the order of `wanted`, each as soon as it and all before it are
+        ready.
+        """
         ...
 
     def compared(
         self, maker: StepMaker, changes: Sequence[Alternative], folder: Path
     ) -> ComparedValues:
-        """What some changes do to the step's values."""
+        """Return how the changes alter the numbers that the step computes."""
         ...
 
 
 @dataclass(frozen=True)
 class Here:
-    """Make alternatives in this process, one after the other. While one is compiled, the next is
-    captured.
-    """
+    """Make steps in this process, one after the other. While one compiles, the next is captured."""
 
     compiler: StepCompiler
 
     def make_all(
         self, maker: StepMaker, wanted: Sequence[Wanted], known: Collection[str]
     ) -> Iterator[Made]:
-        """As of `Makers`; a program is compiled once."""
+        """Yield results as `Makers.make_all` does. Each distinct program is compiled once."""
         seen = set(known)
         for number, one in enumerate(wanted):
             for begun in wanted[number : number + 2]:
@@ -313,34 +332,34 @@ class Here:
     def compared(
         self, maker: StepMaker, changes: Sequence[Alternative], folder: Path
     ) -> ComparedValues:
-        """As of `Makers`."""
+        """Compare values as `Makers.compared` does."""
         return maker.variants.compared(changes, folder)
 
 
 @dataclass(frozen=True)
 class Elsewhere:
-    """Other machines make them, each with a compiler of its own."""
+    """Make steps on other machines, each with its own compiler."""
 
     workers: Workers
 
     def make_all(
         self, maker: StepMaker, wanted: Sequence[Wanted], known: Collection[str]
     ) -> Iterator[Made]:
-        """As of `Makers`."""
+        """Yield results as `Makers.make_all` does."""
         make = partial(made_elsewhere, maker, frozenset(known))
         return in_order(self.workers.results(make, wanted))
 
     def compared(
         self, maker: StepMaker, changes: Sequence[Alternative], folder: Path
     ) -> ComparedValues:
-        """As of `Makers`."""
+        """Compare values as `Makers.compared` does, in a worker."""
         compare = partial(compared_elsewhere, maker, folder)
         ((_, found),) = self.workers.results(compare, [tuple(changes)])
         return found
 
 
 def made_elsewhere(maker: StepMaker, known: frozenset[str], wanted: Wanted) -> Made:
-    """`StepMaker.make_step` in a worker, which keeps its compiler for the program's next step."""
+    """Run `StepMaker.make_step` in a worker. The worker keeps its compiler for the next step."""
     compiler = kept_for(maker.request, _compiler_of)
     maker.clear(wanted)
     found = maker.make_step(wanted, known, StepCompiler(compiler))
@@ -353,8 +372,8 @@ def made_elsewhere(maker: StepMaker, known: frozenset[str], wanted: Wanted) -> M
 def compared_elsewhere(
     maker: StepMaker, folder: Path, changes: Sequence[Alternative]
 ) -> ComparedValues:
-    """What some changes do to the step's values, found in a worker."""
-    shutil.rmtree(folder, ignore_errors=True)  # of a worker that was lost
+    """Return how the changes alter the numbers that the step computes. Runs in a worker."""
+    shutil.rmtree(folder, ignore_errors=True)  # left by a lost worker
     return maker.variants.compared(changes, folder)
 
 

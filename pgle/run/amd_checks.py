@@ -1,6 +1,4 @@
-"""What `pgle doctor` looks at on machines with AMD's GPUs: the devices, who may open them, and the
-driver.
-"""
+"""The checks of `pgle doctor` on machines with AMD GPUs: devices, permissions and driver."""
 
 from __future__ import annotations
 
@@ -10,7 +8,7 @@ from pgle.run.ask.machine import WITHOUT, Machine, MachineCheck, fail, ok, warn
 from pgle.run.directory.manifest import Gpu
 from pgle.xla.vendors import AMD
 
-COMPUTE = "/dev/kfd"  # the device that ROCm opens, for all GPUs of a machine
+COMPUTE = "/dev/kfd"  # the device file that ROCm opens for all GPUs of a machine
 IN_CONTAINER = (
     "start the container with its GPUs: docker run --device /dev/kfd --device /dev/dri "
     "--group-add video --group-add render --ipc host --security-opt seccomp=unconfined, "
@@ -21,7 +19,7 @@ IN_CONTAINER = (
 def check_amd_gpus(
     machine: Machine, gpus: tuple[Gpu, ...], *, in_container: bool
 ) -> MachineCheck:
-    """Which of AMD's GPUs there are, and whether this process may use them."""
+    """Return which AMD GPUs exist, and whether this process may use them."""
     if not gpus:
         remedy = IN_CONTAINER if in_container else "profile and perf need one"
         return warn("none of AMD's", f"{remedy}; {WITHOUT}")
@@ -43,7 +41,7 @@ def check_amd_gpus(
 
 
 def check_amd_driver(machine: Machine, gpus: tuple[Gpu, ...]) -> MachineCheck:
-    """Whether amdgpu is loaded."""
+    """Return whether the amdgpu driver is loaded."""
     if gpus:
         version = gpus[0].driver
         return ok(f"amdgpu {version}" if version else "amdgpu of this Linux")

@@ -1,5 +1,5 @@
-"""`pgle analyze`: traces, runs, rehearsals or HLO in; the parts of a step, its findings, and what
-changed out; and for `pgle report` all that is known of a run.
+"""`pgle analyze`: find the parts of a step, its findings and its changes, from traces, runs or
+rehearsals. `pgle report` uses this module for all known facts about a run.
 """
 
 from __future__ import annotations
@@ -72,39 +72,39 @@ from pgle.xla.vendors import traced_architecture, vendor_named
 
 @dataclass(frozen=True)
 class StepInput:
-    """One step to look at."""
+    """Inputs that describe one step."""
 
-    # traces, run directories or their stages, rehearsals, scheduled HLO; several traces are ranks
-    # of one job
+    # traces, run directories, stages, rehearsals or scheduled HLO; several traces are the ranks of
+    # one job
     inputs: tuple[AnyPath, ...]
-    # dumps of the run; without, dumps of run directories or embedded ones are used
+    # HLO dumps of the run; empty: the dumps of run directories, or the HLO that a trace embeds
     hlo: tuple[AnyPath, ...] = ()
-    target: str | None = None  # the GPU, by name or description; None: as the HLO says
-    profile: AnyPath | None = (
-        None  # what the scheduler was given; None: the run directory's
-    )
+    # the GPU, by name or description; None: the one that the HLO names
+    target: str | None = None
+    # the profile that the scheduler had; None: the run directory's
+    profile: AnyPath | None = None
 
     @property
     def words(self) -> tuple[AnyPath | str, ...]:
-        """The words of a command that gives the inputs and their HLO."""
+        """The command-line words that give the inputs and their HLO."""
         return (*self.inputs, *(f"--hlo={path}" for path in self.hlo))
 
 
 def step_of(request: Analyze | Report) -> StepInput:
-    """The step that a command asks for."""
+    """Return the step that the request asks about."""
     profile = request.profile if isinstance(request, Analyze) else None
     return StepInput(request.inputs, request.hlo, request.target, profile)
 
 
 def other_of(request: Analyze | Report) -> StepInput | None:
-    """The step from before that it asks for, if any."""
+    """Return the earlier step that the request compares with; None if it compares with none."""
     if not request.against:
         return None
     return StepInput(request.against, request.against_hlo, request.target)
 
 
 def measured_step(side: StepInput, progress: Progress | None = None) -> MeasuredStep:
-    """Read one side and take the main module's step apart."""
+    """Read one step's inputs and measure the parts of the main module's step."""
     target = load_target(side.target) if side.target else None
     given = find_hardware(target) if target else None
     profile = _profile(side)
@@ -143,7 +143,7 @@ def measured_step(side: StepInput, progress: Progress | None = None) -> Measured
 
 
 def _versions(trace: Trace, dumps: Dumps, main: TracedProgram) -> tuple[Version, ...]:
-    """Other compilations of the main program, with the HLO of a dump or that in the trace."""
+    """Return the main program's other compilations, with HLO from a dump or from the trace."""
 
     def hlo_of(key: ModuleKey) -> Module | None:
         dumped = [
@@ -158,8 +158,8 @@ def _versions(trace: Trace, dumps: Dumps, main: TracedProgram) -> tuple[Version,
 
 
 def _check_window(costs: ProgramCosts, path: AnyPath) -> None:
-    """Refuse steps that take no time, and traces of more devices than the program has, which are of
-    several runs.
+    """Raise `UserError` if the steps take no time, or if the traces have more devices than the
+    program. Traces with too many devices come from several runs.
     """
     if costs.window.span_us == 0:
         what = f"the steps of {costs.program.key.name} take no time"
@@ -181,8 +181,8 @@ def _check_window(costs: ProgramCosts, path: AnyPath) -> None:
 
 
 def _stage_for(path: AnyPath) -> StageFolder | None:
-    """The stage that a path names: RUN/STAGE, or of a run directory the performance run if it was
-    traced.
+    """Return the stage that a path names. A run directory stands for its performance run if that
+    was traced, else for its profile run.
     """
     if not is_run_dir(path):
         return stage_of(path)
@@ -205,7 +205,9 @@ def _traces(path: AnyPath) -> Sequence[AnyPath]:
 
 
 def _traced_run(stage: StageFolder) -> Next:
-    """The command that traces a plain run of the program: only profile stages are traced."""
+    """Return the command that traces a plain run of the program. pgle itself traces profile stages
+    only.
+    """
     folder = free(stage.run.path.with_name(f"{stage.run.path.name}-traced"))
     launch = replace(launch_of(stage.run), capture=ON_GPU, profiling=())
     return launch.line("profile", folder, "--mode", "async")
@@ -217,12 +219,12 @@ def _dumped(inputs: Sequence[AnyPath]) -> tuple[AnyPath, ...]:
 
 
 def _recorded_in(path: AnyPath) -> StageFolder | None:
-    """The stage that a path names or is in; None if it is of no run directory."""
+    """Return the stage that a path names or lies in; None if it is not part of a run directory."""
     return _stage_for(path) or recorded_by(path)
 
 
 def _profile(side: StepInput) -> Profile | None:
-    """The profile that the scheduler was given: of a performance run the one in its folder."""
+    """Return the profile that the scheduler used; a performance run has it in its run directory."""
     if side.profile is not None:
         return read_profile(side.profile)
     for path in side.inputs:
@@ -233,7 +235,7 @@ def _profile(side: StepInput) -> Profile | None:
 
 
 def _is_schedule(path: AnyPath) -> bool:
-    """Whether it is a rehearsal, a dump, or a module, and no trace."""
+    """Whether a path is a schedule (a rehearsal, a dump or a module) and not a trace."""
     if path.is_dir():
         stage = _stage_for(path)
         if stage is not None:
@@ -249,10 +251,10 @@ def _is_schedule(path: AnyPath) -> bool:
 def _simulated(
     path: AnyPath, profile: Profile | None, hardware: Hardware | None
 ) -> tuple[Trace, Dumps]:
-    """The timeline of the schedule with the longest step, as a trace of two equal steps."""
+    """Return the timeline of the schedule with the longest step, as a trace of two equal steps."""
     stage = stage_of(path)
     if not profile and stage is not None and stage.run.found_profile is not None:
-        # its run's, so that all its stages have the same
+        # the profile of the stage's run, so that all stages of the run use equal costs
         profile = read_profile(stage.run.found_profile)
     folder = schedule_now(path) if stage is None else stage.rank().hlo
     modules = read_scheduled(folder)
@@ -277,7 +279,9 @@ def _simulated(
 def _gpu(
     trace: Trace, module: Module | None, named: Target | None
 ) -> tuple[GpuFound | None, str]:
-    """The GPU of expected times, None without any; and what to say of it."""
+    """Return the GPU for expected times (None if unknown), and a note for the user (empty if
+    none).
+    """
     recorded = next(
         (recording for recording in trace.recordings.values() if recording.capability),
         Recording(),
@@ -288,7 +292,7 @@ def _gpu(
     source = "" if module is None else module.source
     has_name = architecture_in_name(source) is not None
     if source and not has_name and not as_path(source).is_file():
-        source = ""  # HLO that the trace embeds
+        source = ""  # the HLO is embedded in the trace, and `source` is not a file
     found = gpu_of(source, named, traced)
     if named is not None:
         own = gpu_of(source, traced=traced)
@@ -312,7 +316,7 @@ def _gpu(
 
 
 def _gpu_of(module: Module) -> Hardware:
-    """The GPU that a module was compiled for."""
+    """Return the GPU that a module was compiled for."""
     return gpu_of(module.source).hardware
 
 
@@ -322,7 +326,9 @@ def _memory(
     target: Target | None,
     hardware: Hardware | None,
 ) -> Memory | None:
-    """What the main module needs, by XLA's own plan if its dump or the trace embeds it."""
+    """Return the main module's memory, by XLA's buffer plan. None if no dump or trace holds the
+    plan.
+    """
     module = program.hlo
     if module is None or not module.is_scheduled or trace.on_host:
         return None
@@ -341,24 +347,26 @@ def _memory(
 
 @dataclass(frozen=True)
 class Analysis:
-    """A step, what it loses, and what to do."""
+    """A step, the time that it loses, and what to do about that."""
 
-    run: RunDirectory | None  # that was given, or holds what was; None: there is none
-    step: MeasuredStep  # the main module's, with its layers, memory and overlap
-    findings: tuple[StepFinding, ...]  # the one that could save most first
-    # commands that the inputs alone decide, the nearest first; its run decides all others
+    # the run directory that was given or holds the inputs; None: neither
+    run: RunDirectory | None
+    step: MeasuredStep  # the main module's step, with its layers, memory and overlap
+    findings: tuple[StepFinding, ...]  # sorted by possible saving, largest first
+    # commands that follow from the inputs alone, most useful first; a run directory decides its own
     next: tuple[Next, ...]
     warnings: tuple[str, ...]  # one line each
-    # against, before: what changed since another step, and that step; None without one
+    # what changed since the earlier step `before`; both None without an earlier step
     against: Differences | None
     before: MeasuredStep | None
-    convert: Next | None  # the command that makes a profile of the trace
-    with_hlo: Next | None  # the command with a dump in `hlo`; None: HLO is known
-    timed: TimedSteps | None  # of the run directory
-    is_base: bool  # the step is its baseline's
-    # of `advise` on the run directory's program
+    convert: Next | None  # the command that makes a profile from the trace
+    # this command with the placeholder `hlo` for a dump; None: the HLO is known
+    with_hlo: Next | None
+    timed: TimedSteps | None  # step times of the run directory
+    is_base: bool  # whether the step is a baseline's
+    # what `advise` found for the run directory's program
     trials: Shown
-    # of the rehearsal or search whose step it is; None: it is of no such
+    # the page of the rehearsal or search that the step belongs to; None: neither
     page: AnyPath | None = None
 
     @cached_property
@@ -378,8 +386,8 @@ class Analysis:
 
     @property
     def plain(self) -> Next | None:
-        """The command that shows a step in which collectives overlap; None if there is no such
-        step, or this is one.
+        """The command that analyzes a step in which collectives overlap. None if this step is one,
+        or if the run has none.
         """
         if self.run is None or not self.step.measures_alone:
             return None
@@ -389,7 +397,7 @@ class Analysis:
 
     @property
     def shown_warnings(self) -> tuple[str, ...]:
-        """The warnings without those on the costs, which `pgle convert` gives too."""
+        """The warnings, without those on costs, which `pgle convert` prints too."""
         known = self.step.costs.warnings
         if self.before is not None:
             known = (*known, *self.before.costs.warnings)
@@ -399,8 +407,12 @@ class Analysis:
 def analyze(
     side: StepInput, other: StepInput | None = None, *, progress: Progress | None = None
 ) -> Analysis:
-    """Read the traces and take the main module's step apart; `other`: one from before, to say what
-    changed since.
+    """Read the traces and measure the parts of the main module's step.
+
+    Args:
+        side: the inputs of the step.
+        other: the inputs of an earlier step to compare with; None: no comparison.
+        progress: called while files are read.
     """
     step = measured_step(side, progress)
     before = None if other is None else measured_step(other, progress)
@@ -443,10 +455,13 @@ def analyze(
 
 
 def _trials(run: RunDirectory | None) -> Shown:
-    """What `advise` has shown of the program of a run directory; a trace alone has none."""
+    """Return what `advise` found for the program of a run directory; empty without a run
+    directory.
+    """
     if run is None:
         return {}
-    from pgle.run.kept_trials import trials_of_run  # a trace alone needs no capture
+    # imported late: a trace alone needs no capture
+    from pgle.run.kept_trials import trials_of_run
 
     return trials_of_run(run)
 
@@ -458,7 +473,7 @@ def _is_base(side: StepInput) -> bool:
 
 
 def _about_trace(step: MeasuredStep) -> list[str]:
-    """What makes the traced step differ from a plain run's."""
+    """Return warnings on how the traced step differs from a plain run's step."""
     lines = list(step.trace.warnings)
     if step.trace.on_host:
         lines.append("recorded on CPU devices: these times are no GPU's")
@@ -469,20 +484,22 @@ def _about_trace(step: MeasuredStep) -> list[str]:
             "was to measure them for a profile, trace a run without it to see its exposed "
             "communication"
         )
-    if not step.trace.simulated:  # one simulated rank represents all
+    # a simulated rank stands for all ranks, so its costs need no warning
+    if not step.trace.simulated:
         lines += step.costs.warnings
     return lines
 
 
 def _next(step: MeasuredStep, side: StepInput) -> tuple[Next, ...]:
-    """The command with the dump of the program that is in or next to its traces; none if its HLO is
-    known, or none is there.
+    """Return this command with the program's HLO dump, if the dump lies in or next to the folder of
+    a trace. Empty if the HLO is known or no dump is found.
     """
     if step.module is not None:
         return ()
     modules = {step.costs.program.key.name: step.costs.program.fingerprints}
     paths = [path for path in side.inputs if isinstance(path, Path)]
-    for folder in dict.fromkeys(map(_folder_of, paths)):  # of thousands of ranks
+    # thousands of ranks can share a folder
+    for folder in dict.fromkeys(map(_folder_of, paths)):
         found = dump_near(folder, modules)
         if found:
             return (Next.of("analyze", *_words(side), f"--hlo={found}"),)
@@ -494,27 +511,31 @@ def _folder_of(path: Path) -> Path:
 
 
 def _with_hlo(step: MeasuredStep, side: StepInput) -> Next | None:
-    """The same command with a dump of the program; None if its HLO is known."""
+    """Return this command with a placeholder for the HLO dump; None if the HLO is known."""
     if step.module is not None:
         return None
     return Next.of("analyze", *_words(side), "--hlo=hlo")
 
 
 def _words(side: StepInput) -> list[AnyPath | str]:
-    """The words of a command that give these inputs."""
+    """Return the command-line words that give these inputs and the target."""
     target = [f"--target={side.target}"] if side.target else []
     return [*side.words, *target]
 
 
 def _conversion(step: MeasuredStep, side: StepInput) -> Next | None:
-    """The command that makes a profile of a trace; None for a schedule and for CPU devices."""
+    """Return the command that makes a profile from a trace; None for a schedule and for CPU
+    devices.
+    """
     if step.trace.simulated or step.trace.on_host:
         return None
     return Next.of("convert", *side.words, "-o", free(Path("profile.pbtxt")))
 
 
 def _next_of(side: StepInput, other: StepInput) -> tuple[Next, ...]:
-    """After a comparison: its page. Step times of several launches alone prove a difference."""
+    """Return the command that writes a page of a comparison. The step times of several launches are
+    the only proof of a difference.
+    """
     before = [f"--against={path}" for path in other.inputs]
     before += [f"--against-hlo={path}" for path in other.hlo]
     page = free(Path("diff.html"))
@@ -526,7 +547,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class StageSchedule:
-    """The schedule that a stage ran, with what its step takes by the profile."""
+    """The schedule that a stage ran, with the step time that the profile predicts."""
 
     label: str
     module: Module
@@ -535,26 +556,30 @@ class StageSchedule:
 
 @dataclass(frozen=True)
 class RunFacts:
-    """Facts about a run."""
+    """All facts about a run that `pgle report` shows."""
 
-    inputs: tuple[AnyPath, ...]  # what was given
-    run: RunDirectory | None = None  # the run directory; None for traces
-    manifest: Manifest = field(default_factory=Manifest)  # its stages
-    analysis: Analysis | None = None  # of the trace; None if absent
-    profile: Profile | None = None  # the cost profile
+    inputs: tuple[AnyPath, ...]  # the paths that were given
+    run: RunDirectory | None = None  # None: the inputs are traces
+    manifest: Manifest = field(default_factory=Manifest)  # the stages of the run
+    analysis: Analysis | None = None  # the trace's analysis; None without a trace
+    profile: Profile | None = None  # the cost profile; None: not found
     # comparison, checks: step times of baseline and performance run
     comparison: Comparison | None = None
     checks: tuple[LimitCheck, ...] = ()
-    # of these two, predicted with the profile
+    # schedules of the baseline and the performance run, predicted with the profile
     schedules: tuple[StageSchedule, ...] = ()
-    missing: tuple[str, ...] = ()  # the unknowns, and why, a line each
+    missing: tuple[str, ...] = ()  # one line per unknown fact, with the reason
 
 
 def gather(
     side: StepInput, other: StepInput | None = None, *, progress: Progress | None = None
 ) -> RunFacts:
-    """Read and analyse all that there is. A run directory may lack any stage; with `other` only
-    steps count.
+    """Read and analyze everything that the inputs hold. A run directory may lack any stage.
+
+    Args:
+        side: the inputs.
+        other: an earlier step; with one, only the steps are compared.
+        progress: called while files are read.
     """
     if other is not None or len(side.inputs) != 1 or not is_run_dir(side.inputs[0]):
         return RunFacts(side.inputs, analysis=analyze(side, other, progress=progress))
@@ -603,7 +628,7 @@ def gather(
 def _schedules(
     run: RunDirectory, manifest: Manifest, profile: Profile
 ) -> tuple[StageSchedule, ...]:
-    """What baseline and performance run were compiled to, where both left their dumps."""
+    """Return the schedules of baseline and performance run, if both left dumps."""
     found = []
     labels = ("baseline: LHS, no profile", "performance run: LHS with the profile")
     for label, stage in zip(labels, COMPARED, strict=True):

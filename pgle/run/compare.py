@@ -1,4 +1,6 @@
-"""`pgle compare` as a function: paths or commands in, the comparison and its checks out."""
+"""`pgle compare` as a function: compare two sides, given by paths or commands, and check the
+limits.
+"""
 
 from __future__ import annotations
 
@@ -34,21 +36,23 @@ from pgle.steps.series import Rules, Side, check_runs
 
 @dataclass(frozen=True)
 class CompareRequest:
-    """What to compare."""
+    """The inputs and settings of a comparison."""
 
     # BASE and NEW; one folder that holds both; or, with `rounds`, the command or commands
     words: tuple[str, ...]
-    base: tuple[str, ...] = ()  # more runs of BASE
-    new: tuple[str, ...] = ()  # more runs of NEW
+    base: tuple[str, ...] = ()  # further runs of BASE
+    new: tuple[str, ...] = ()  # further runs of NEW
     rules: Rules = field(default_factory=Rules)  # which steps to leave out
-    assumptions: Assumptions = field(default_factory=Assumptions)  # of the statistics
-    limits: Limits = field(default_factory=Limits)  # of the gate
+    # assumptions of the statistics
+    assumptions: Assumptions = field(default_factory=Assumptions)
+    limits: Limits = field(default_factory=Limits)  # limits that the change must keep
     pattern: str | None = None  # regular expression for console logs
-    rounds: int = 0  # rounds of ABBA; 0: only read
+    rounds: int = 0  # rounds of ABBA to run; 0: run nothing, only read
     profile: Path | None = None  # cost profile of side B, with `rounds`
     run_dir: Path = Path("runs/abba")  # folder of the ABBA runs
     labels: tuple[str, str] = ("", "")  # names of the sides; empty: from the paths
-    history: Path | None = None  # file of a history that shows how much launches differ
+    # history file whose entries show how much launches differ
+    history: Path | None = None
 
 
 def request_of(
@@ -57,7 +61,7 @@ def request_of(
     base: tuple[str, ...] = (),
     new: tuple[str, ...] = (),
 ) -> CompareRequest:
-    """What to compare, by what was asked of two sides: as in `CompareRequest`."""
+    """Return a `CompareRequest` with the given paths and the settings of `asked`."""
     if asked.fail_undecided and asked.fail_slower is None:
         raise UserError(
             "needs a bound", where="--fail-undecided", remedy="add --fail-slower 2%"
@@ -87,7 +91,7 @@ def request_of(
 
 
 def request_of_command(asked: CompareRuns) -> CompareRequest:
-    """What to compare, by a command line."""
+    """Return the request that a command line makes."""
     return replace(
         request_of(asked, asked.words, asked.base, asked.new),
         rounds=asked.rounds,
@@ -99,9 +103,14 @@ def request_of_command(asked: CompareRuns) -> CompareRequest:
 def run_compare(
     request: CompareRequest, tell: Callable[[str], None] = lambda line: None
 ) -> tuple[Comparison, tuple[LimitCheck, ...]]:
-    """Read (or first run) both sides, compare, and hold the result against the limits.
+    """Read both sides (run them first with `rounds`), compare them, and check the limits.
 
-    `tell` gets one line before each ABBA run. Raises `WorkloadError` if the command of one failed.
+    Args:
+        request: the sides and the settings.
+        tell: called with one line before each ABBA run.
+
+    Raises:
+        WorkloadError: the command of a run failed.
     """
     base, new, paired = _paths(request, tell)
     assumptions = replace(
@@ -121,7 +130,7 @@ def run_compare(
 def judged(
     one: Side, two: Side, request: CompareRequest
 ) -> tuple[Comparison, tuple[LimitCheck, ...]]:
-    """Compare two sides, and hold the result against the limits."""
+    """Compare two sides, and check the result against the limits."""
     assumptions = request.assumptions
     if request.history is not None and assumptions.launch_spread is None:
         check_runs((*one.runs, *two.runs))
@@ -135,15 +144,15 @@ def judged(
 
 
 def compared_in(folder: Path) -> Comparison | None:
-    """The comparison of both sides in a folder; None if there are too few steps for one."""
+    """Return the comparison of both sides in a folder; None if the folder has too few steps."""
     try:
         return run_compare(CompareRequest((str(folder),)))[0]
-    except UserError:  # `pgle compare` says why
+    except UserError:  # `pgle compare` reports the reason
         return None
 
 
 def timed_of(found: Comparison) -> TimedSteps:
-    """A comparison of baseline and performance run, as an account has it."""
+    """Return the step times of a comparison in the form that an account needs, in microseconds."""
     low, high = found.ci
     return TimedSteps(
         base_us=found.base.median_s * 1e6,
@@ -157,7 +166,7 @@ def timed_of(found: Comparison) -> TimedSteps:
 
 
 def compared_run(found: Comparison) -> RunDirectory | None:
-    """The run directory whose baseline and performance run were compared; None if these were other
+    """Return the run directory whose baseline and performance run were compared; None for other
     runs.
     """
     runs = (*found.base.runs, *found.new.runs)
@@ -168,7 +177,7 @@ def compared_run(found: Comparison) -> RunDirectory | None:
 
 
 def run_of_pairs(found: Comparison) -> RunDirectory | None:
-    """The run directory that pairs of runs were made for; None if they were for none."""
+    """Return the run directory in which the pairs of runs were made; None for other runs."""
     sides = (*found.base.runs, *found.new.runs)
     stages = [Path(stage_path(one.series.source)) for one in sides]
     pairs = {stage.parent.parent for stage in stages}
@@ -179,8 +188,8 @@ def run_of_pairs(found: Comparison) -> RunDirectory | None:
 
 
 def record_comparison(run: RunDirectory, found: Comparison) -> None:
-    """Keep in the manifest that the step times were compared; where it cannot be written, they were
-    none the less.
+    """Record the comparison in the run's manifest. Skip the record if the manifest cannot be
+    written.
     """
     facts = {"verdict": found.verdict.value, "change": found.change}
     with suppress(UserError, OSError):
@@ -223,8 +232,8 @@ def _paths(
 def _run(
     request: CompareRequest, tell: Callable[[str], None]
 ) -> tuple[list[str], list[str]]:
-    """Run both sides first."""
-    # a comparison that only reads starts no program and loads nothing that does
+    """Run both sides in rounds of ABBA, and return their paths."""
+    # imported late: a comparison that only reads needs no code that starts programs
     from pgle.run.rounds import Rounds, run_rounds
 
     asked = Rounds(
@@ -238,7 +247,7 @@ def _run(
 
 
 def _labels(base: list[str], new: list[str]) -> tuple[str, str]:
-    """Short names of the sides: the last part of the path in which they differ."""
+    """Return short names of the sides: the last parts of the paths that differ."""
     for one, two in zip(
         reversed(Path(base[0]).parts), reversed(Path(new[0]).parts), strict=False
     ):

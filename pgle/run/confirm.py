@@ -1,4 +1,4 @@
-"""`pgle confirm` as a function: a log, and perhaps a schedule dump, to a verdict."""
+"""`pgle confirm` as a function: return the verdict on a log, with or without a schedule dump."""
 
 from __future__ import annotations
 
@@ -42,43 +42,42 @@ if TYPE_CHECKING:
     from pgle.costs.profile.value import Profile
     from pgle.xla.hlo.schedule_dump import LhsSchedule
 
-STDIN = "-"  # the log that is read from stdin
+STDIN = "-"  # the path that means stdin
 
 
 @dataclass(frozen=True)
 class ConfirmRequest:
-    """What to confirm."""
+    """The inputs and limits of a verdict on a log."""
 
-    # a file (``.gz`` and ``.xz`` are read), `STDIN`, a run directory: its perf stage, RUN/STAGE, or
-    # a folder of logs
+    # a file (also ``.gz`` or ``.xz``), `STDIN`, a stage, a folder of logs, or a run directory (its
+    # perf stage)
     log: AnyPath
     more: tuple[AnyPath, ...] = ()  # logs of other ranks of the same job
-    module: str | None = (
-        None  # regular expression for the main module; None: the weightiest
-    )
-    # schedule dump, read or not, or a directory that holds some; None: of a stage of a run
-    # directory its own, else the log alone
+    # regular expression for the main module; None: the module with most work
+    module: str | None = None
+    # schedule dump, parsed or not, or a directory of dumps; None: the stage's own dump, or no dump
     schedule: AnyPath | LhsSchedule | None = None
-    # dump of the final modules, which tells names that a log before jax 0.5.1 leaves open; None: of
-    # a stage its own
+    # dump of the final modules, for names that logs before jax 0.5.1 do not list; None: the stage's
+    # own dump
     hlo: AnyPath | None = None
-    profile: Profile | None = (
-        None  # of the run; None: the one that the log names, where it is still there
-    )
-    release: str | None = (
-        None  # version of jax that wrote the log, ``0.6.2``; None: guessed from its wordings
-    )
-    whole: bool = False  # the program is known to have ended by itself, so that the log is not cut
+    # the run's profile; None: the file that the log names, if it still exists
+    profile: Profile | None = None
+    # version of jax that wrote the log, such as ``0.6.2``; None: guessed from the log's wording
+    release: str | None = None
+    # whether the program ended by itself, so that the log is complete
+    whole: bool = False
     bounds: Bounds = BOUNDS  # what a profile must cover to count as used
 
 
 def check_log(path: AnyPath, *, may_be_empty: bool) -> None:
-    """Raise `UserError` if a named file is no log. An empty one may be a silent program's.
+    """Raise `UserError` if a named file is not a log. Pipes and archives are not checked.
 
-    Pipes and archives are taken as they come.
+    Args:
+        path: the file.
+        may_be_empty: accept an empty file, which a silent program leaves.
     """
     remedy = "give the log of the run, stdout and stderr together"
-    if {".pbtxt", ".pb"} & set(path.suffixes[-2:]):  # .hlo.pb.xz too
+    if {".pbtxt", ".pb"} & set(path.suffixes[-2:]):  # also .hlo.pb.xz
         raise UserError(
             "a profile or a dump by its name, not a log", where=path, remedy=remedy
         )
@@ -95,15 +94,15 @@ def check_log(path: AnyPath, *, may_be_empty: bool) -> None:
 
 
 def confirm(request: ConfirmRequest, *, progress: Progress | None = None) -> LogVerdict:
-    """The verdict on a log: its lines, gathered into a block per module, judged with the schedule
-    dump.
+    """Return the verdict on a log, together with its schedule dump if there is one.
 
-    What a schedule dump could add, but does not for lack of a profile or of a dump, is a warning.
+    If a schedule dump cannot be judged because a profile or a dump is missing, the verdict has a
+    warning.
     """
     release = _release(request.release)
     ranks = _by_rank(request)
     log = collect(_all_events(ranks, progress))
-    if len(ranks) > 1:  # a rank whose log says nothing is a rank all the same
+    if len(ranks) > 1:  # keep ranks whose log has no events
         log.ranks = {
             rank: log.ranks.get(rank, RankLog()) for rank in {**ranks, **log.ranks}
         }
@@ -130,8 +129,8 @@ def confirm(request: ConfirmRequest, *, progress: Progress | None = None) -> Log
 def _by_final_names(
     verdict: LogVerdict, request: ConfirmRequest, rank: ConfirmRequest, log: Log
 ) -> LogVerdict:
-    """The verdict when XLA took the profile but does not list names: the final modules of a rank
-    tell which match.
+    """Return the verdict when XLA took the profile but lists no names. The names come from the
+    final modules of one rank.
     """
     if rank.hlo is None or not rank.hlo.is_dir():
         return verdict
@@ -157,7 +156,7 @@ def _by_final_names(
 def confirm_compiled(
     log: Path, schedule: LhsSchedule | None, profile: Profile
 ) -> ModuleVerdict:
-    """The verdict on the one module of a compilation that pgle ran to its end."""
+    """Return the verdict on the only module of a compilation that pgle ran to its end."""
     return confirm(
         ConfirmRequest(log, schedule=schedule, profile=profile, whole=True)
     ).main
@@ -175,7 +174,9 @@ def _release(text: str | None) -> tuple[int, ...] | None:
 
 
 def _by_rank(request: ConfirmRequest) -> dict[str, ConfirmRequest]:
-    """The questions for each rank that left a log, by its label; one log alone has no label."""
+    """Return one request per rank that left a log, by the rank's label. A single log has an empty
+    label.
+    """
     _check_schedule(request.schedule)
     logs = _logs_of(request)
     if len(logs) > 1:
@@ -188,7 +189,7 @@ def _by_rank(request: ConfirmRequest) -> dict[str, ConfirmRequest]:
 
 
 def _check_schedule(schedule: AnyPath | LhsSchedule | None) -> None:
-    """Raise `UserError` if a path has no schedule dump, or those of several stages."""
+    """Raise `UserError` if a path does not exist or holds the dumps of several stages."""
     if not isinstance(schedule, os.PathLike):
         return
     dump = as_path(schedule)
@@ -199,7 +200,7 @@ def _check_schedule(schedule: AnyPath | LhsSchedule | None) -> None:
         if (dump / folder / "hlo").is_dir()
     ]
     if len(stages) > 1:
-        # each has a schedule of the same module, and only one of them is the log's
+        # each stage has a schedule of this module, and the log belongs to one stage
         raise UserError(
             f"holds the stages {', '.join(stages)}",
             where=schedule,
@@ -208,7 +209,7 @@ def _check_schedule(schedule: AnyPath | LhsSchedule | None) -> None:
 
 
 def _of_file(request: ConfirmRequest) -> ConfirmRequest:
-    """The question for one log; if a stage has it, with what else its rank left there."""
+    """Return the request for one log. If a stage holds the log, add the other files of its rank."""
     stage = stage_of(request.log.parent)
     ranks = () if stage is None else stage.ranks_with_log().values()
     own = next((files for files in ranks if files.log == request.log), None)
@@ -216,7 +217,7 @@ def _of_file(request: ConfirmRequest) -> ConfirmRequest:
 
 
 def _by_rank_of_stage(request: ConfirmRequest) -> dict[str, ConfirmRequest]:
-    """The questions for each rank of a stage, or of the perf stage of a run directory."""
+    """Return one request per rank of a stage; of a run directory, per rank of its perf stage."""
     run = RunDirectory(Path(request.log))
     stage = None if run.is_recorded else stage_of(request.log)
     stage = stage or run.stage("perf")
@@ -241,12 +242,13 @@ def _by_rank_of_stage(request: ConfirmRequest) -> dict[str, ConfirmRequest]:
 
 
 LOG_SUFFIXES = (".log", ".out", ".err")
-TEXT_SUFFIXES = (".txt",)  # in a folder without files of `LOG_SUFFIXES`
+# suffixes to look for if a folder has no file of `LOG_SUFFIXES`
+TEXT_SUFFIXES = (".txt",)
 _PACKED = (".gz", ".xz")
 
 
 def logs_in(folder: AnyPath, suffixes: Sequence[str]) -> list[AnyPath]:
-    """The files of a folder with one of some suffixes, compressed or not."""
+    """Return the files of a folder that have one of the suffixes, compressed or not."""
     found = []
     for item in folder.iterdir():
         own = [suffix for suffix in item.suffixes if suffix not in _PACKED]
@@ -256,7 +258,7 @@ def logs_in(folder: AnyPath, suffixes: Sequence[str]) -> list[AnyPath]:
 
 
 def _logs_of(request: ConfirmRequest) -> list[AnyPath]:
-    """The logs of several ranks: those that are named, or those of a folder that is no run
+    """Return the logs of several ranks: the named ones, or those of a folder without a run
     directory.
     """
     if request.more:
@@ -272,11 +274,11 @@ def _logs_of(request: ConfirmRequest) -> list[AnyPath]:
 def _by_file(
     request: ConfirmRequest, logs: Sequence[AnyPath]
 ) -> dict[str, ConfirmRequest]:
-    """The question for each rank; files that differ only in their suffixes, as Slurm's .out and
-    .err, are one rank.
+    """Return one request per rank. Files that differ only in the suffix, such as Slurm's .out and
+    .err, belong to one rank.
 
-    A rank is the number in its file's name, or the whole name where numbers do not tell the files
-    apart.
+    The number in the file name is the rank's label. If numbers do not distinguish the files, the
+    whole name is the label.
     """
     files: dict[str, list[AnyPath]] = {}
     for log in dict.fromkeys(logs):
@@ -299,7 +301,9 @@ def _packed(log: AnyPath) -> bool:
 
 
 def rank_labels(names: Sequence[str]) -> list[str]:
-    """The number that tells the names apart, such as the 3 of ``rank3``; else the names."""
+    """Return the number that distinguishes each name, such as the 3 of ``rank3``; else the
+    names.
+    """
     numbers = [re.findall(r"\d+", name) for name in names]
     if len({len(found) for found in numbers}) == 1:
         for column in zip(*numbers, strict=True):
@@ -310,7 +314,7 @@ def rank_labels(names: Sequence[str]) -> list[str]:
 
 
 def _alike(log: Log) -> dict[str, str]:
-    """Profiles that hold the same bytes as an earlier one, as far as the files are still there."""
+    """Map each profile that still exists to the first profile with equal bytes."""
     paths = dict.fromkeys(log.profiles)
     first: dict[str, str] = {}
     found: dict[str, str] = {}
@@ -335,7 +339,7 @@ def _of_rank(files: RankFiles, request: ConfirmRequest) -> ConfirmRequest:
 def _all_events(
     ranks: Mapping[str, ConfirmRequest], progress: Progress | None
 ) -> Iterator[Event]:
-    """The events of every log, rank by rank."""
+    """Yield the events of every log, rank by rank."""
     for rank, one in ranks.items():
         for path in (one.log, *one.more):
             yield from _events(path, rank, progress)
@@ -353,7 +357,7 @@ def _events(log: AnyPath, rank: str, progress: Progress | None) -> Iterator[Even
 def _evidence(
     ranks: Mapping[str, ConfirmRequest], log: Log
 ) -> dict[str, ScheduleEvidence]:
-    """What the schedule dumps prove of the main module, by rank."""
+    """Return what the schedule dumps prove about the main module, by rank."""
     dumps = {
         rank: one.schedule for rank, one in ranks.items() if one.schedule is not None
     }
@@ -370,7 +374,7 @@ def _evidence(
 
 
 def _profile_of(log: Log) -> Profile:
-    """The profile that the log says was read."""
+    """Return the profile that XLA read, by the log."""
     named = next(iter(log.profiles), "")
     if not named or not as_path(named).exists():
         raise UserError(

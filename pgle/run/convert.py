@@ -1,4 +1,4 @@
-"""Profiles that pgle writes: `pgle convert` makes them from traces and HLO dumps."""
+"""`pgle convert` as a function: make profiles from traces and HLO dumps."""
 
 from __future__ import annotations
 
@@ -31,20 +31,20 @@ from pgle.xla.hlo.dumps import read_dumps
 
 @dataclass(frozen=True)
 class Conversion:
-    """What a conversion found and wrote."""
+    """The result of a conversion."""
 
-    # the costs that the profiles hold, with the trace that they come from
+    # the measured costs, with their trace
     measured: Measured
-    written: tuple[Written, ...]  # the profiles
+    written: tuple[Written, ...]  # the profile files
 
     @property
     def gpu_time_us(self) -> float:
-        """Time of all activities on all devices."""
+        """Time of all activities on all devices, in microseconds."""
         return float(self.measured.trace.duration_ns.sum()) / 1e3
 
     @property
     def other_modules(self) -> Mapping[str, float]:
-        """Modules of the trace that were not converted, with their share of GPU time."""
+        """Modules of the trace that were not converted, with their share of GPU time (0 to 1)."""
         if self.gpu_time_us <= 0:
             return {}
         chosen = {found.program.key for found in self.measured.costs}
@@ -57,20 +57,20 @@ class Conversion:
 
     @property
     def warnings(self) -> tuple[str, ...]:
-        """One line each."""
+        """One line per warning."""
         return tuple(
             dict.fromkeys((*self.measured.trace.warnings, *self.measured.warnings))
         )
 
 
 def _program_name(key: ModuleKey) -> str:
-    """The name of a program, with its id if the trace has one."""
+    """Return the name of a program, with its id if the trace has one."""
     return key.name if key.program_id is None else f"{key.name} ({key.program_id})"
 
 
 def default_output(inputs: Sequence[AnyPath]) -> AnyPath:
-    """Where a profile goes when the user does not say: into the run directory that is converted;
-    else into this folder.
+    """Return the default path of a profile: in the run directory that is converted, else in the
+    current folder.
     """
     runs = run_dirs(inputs)
     if len(inputs) == len(runs) == 1:
@@ -81,7 +81,9 @@ def default_output(inputs: Sequence[AnyPath]) -> AnyPath:
 
 
 def hlo_of(request: Convert) -> tuple[AnyPath, ...]:
-    """The HLO dumps that are named; else those of the run directories among the inputs."""
+    """Return the HLO dumps that the request names; else those of the run directories among the
+    inputs.
+    """
     if request.hlo:
         return request.hlo
     runs = run_dirs(request.inputs)
@@ -89,7 +91,9 @@ def hlo_of(request: Convert) -> tuple[AnyPath, ...]:
 
 
 def convert(request: Convert, *, progress: Progress | None = None) -> Conversion:
-    """Read, measure and write; what could not be written is found before any long work."""
+    """Read the traces, measure, and write the profiles. Check first whether the files can be
+    written.
+    """
     options = AggregateOptions(
         parse_statistic(request.stat),
         parse_statistic(request.collective_stat),
@@ -113,7 +117,7 @@ def convert(request: Convert, *, progress: Progress | None = None) -> Conversion
 def _profiles(
     measured: Measured, request: Convert, out: AnyPath
 ) -> dict[AnyPath, Profile]:
-    """The profiles to write, by path."""
+    """Return the profiles to write, by path."""
     if out.suffix in SUFFIXES:
         several = request.fingerprint_names or len(measured.costs) > 1
         return {out: _profile(measured, request.complete, fingerprint_names=several)}
@@ -128,9 +132,7 @@ def _profiles(
 def _profile(
     measured: Measured, target: str | None, *, fingerprint_names: bool = False
 ) -> Profile:
-    """The profile of measured costs, its gaps filled with estimates for `target` where there is
-    one.
-    """
+    """Return the profile of measured costs. With a `target`, estimates fill its gaps."""
     profile = measured_profile(measured, fingerprint_names=fingerprint_names)
     if target is None:
         return profile

@@ -1,5 +1,5 @@
-"""A profile and the HLO that it is for: `verify` checks it, `complete` fills its gaps, `carry`
-moves it to another.
+"""Compare a profile with HLO: `verify` checks it, `complete` fills its gaps, `carry` moves it to
+another compilation.
 """
 
 from __future__ import annotations
@@ -38,10 +38,12 @@ from pgle.xla.targets import Hardware, load_target
 
 
 def verify(profile: AnyPath, hlo: Sequence[AnyPath], *, module: str = "") -> Coverage:
-    """Hold a profile against the HLO modules in dumps, files or directories; schedule dumps in them
-    are used.
+    """Return what a profile covers of the HLO modules in dumps, files or directories.
 
-    `module` is a regular expression for module names; empty: all.
+    Args:
+        profile: the profile file.
+        hlo: the dumps; schedule dumps among them are used.
+        module: regular expression for module names; empty: all modules.
     """
     given = read_profile(profile)
     if not hlo:
@@ -56,10 +58,10 @@ def verify(profile: AnyPath, hlo: Sequence[AnyPath], *, module: str = "") -> Cov
 
 
 def _dumps(paths: Sequence[AnyPath], wanted: str) -> Dumps:
-    """The dumps in files and directories; of directories with schedule dumps only, the wanted
-    modules of these.
+    """Read the dumps in files and directories. If a directory has schedule dumps only, read the
+    modules that match `wanted`.
 
-    Those of other modules are not read: a job that ended early leaves dumps that are cut short.
+    The other modules are skipped, since a job that ended early leaves truncated dumps.
     """
     schedules: dict[str, AnyPath] = {}
     for path in paths:
@@ -82,8 +84,11 @@ def _dumps(paths: Sequence[AnyPath], wanted: str) -> Dumps:
 def complete_file(
     request: Complete,
 ) -> tuple[tuple[Completion, ...], Coverage, Written]:
-    """Fill the gaps of a profile; what was filled, by module, of which the last holds the whole
-    profile; what that covers; its file.
+    """Fill the gaps of a profile with estimates, and write the profile.
+
+    Returns:
+        The completion of each module (the last one holds the whole profile), what the profile then
+        covers, and the file.
 
     Raises:
         UserError: the dump is of another generation of GPUs than the target.
@@ -105,7 +110,7 @@ def complete_file(
             where=request.profile,
             remedy=remedy,
         )
-    for final in chosen:  # bare names of one module would count for the others
+    for final in chosen:  # names without a module would count for other modules too
         lhs_module = dumps.lhs_module(final.name)
         several = len(chosen) > 1
         hardware = replace(
@@ -125,14 +130,17 @@ def complete_file(
 
 
 def _covered_by(profile: Profile, dumps: Dumps, modules: Sequence[Module]) -> Coverage:
-    """What a profile covers of modules of some dumps."""
+    """Return what a profile covers of some modules."""
     lhs_modules = {item.name: dumps.lhs_module(item.name) for item in modules}
     return cover(profile, modules, lhs_modules)
 
 
 def carry_file(request: Carry) -> tuple[Carried, Coverage, Written]:
-    """Carry a profile over from the module that it was measured on, in an old dump, to that of a
-    new dump; what it covers there; and its file.
+    """Move a profile from the module in an old dump to the module in a new dump, and write the
+    result.
+
+    Returns:
+        The moved profile, what it covers of the new module, and the file.
 
     Raises:
         UserError: the new dump is of another generation of GPUs than the target.
@@ -176,10 +184,11 @@ def carry_file(request: Carry) -> tuple[Carried, Coverage, Written]:
 
 
 def _covered_modules(profile: Profile, dumps: Dumps, pattern: str) -> list[Module]:
-    """The modules to complete for, which `pattern` matches and the profile has costs of.
+    """Return the modules to complete: those that `pattern` matches and that the profile has costs
+    of.
 
-    By default the one that the profile has most costs of: small helper modules share a name or two
-    by accident. Where costs are named by fingerprint, each module that is named.
+    Without a pattern, return the module with most costs in the profile, since small helper modules
+    share some names by accident. If costs name fingerprints, return every named module.
     """
     found = {(module.name, module.fingerprint): module for module in dumps.modules}
     counts = {
@@ -197,11 +206,13 @@ def _covered_modules(profile: Profile, dumps: Dumps, pattern: str) -> list[Modul
 def carried_over(
     path: AnyPath, given: Profile, table: LookupTable, hardware: Hardware
 ) -> tuple[Profile, str]:
-    """The profile, carried over to a module if it covers too little of it; and what was carried,
-    empty if nothing was.
+    """Return the profile. If it covers too little of a module, carry it over to this module.
 
-    It must be in a run directory, which has the module that it was measured on. Costs of another
-    size are scaled for the hardware.
+    The profile must be in a run directory that holds the HLO of the profile run. The hardware
+    scales costs of other sizes.
+
+    Returns:
+        The profile, and a note on what was carried over (empty if nothing).
     """
     costs = table.costs(given).values()
     if (
@@ -233,11 +244,13 @@ def carried_over(
 def measured_for(
     path: Path, table: LookupTable, hardware: Hardware
 ) -> tuple[Profile, str]:
-    """The costs of a profile for a module, as kernels take alone; and what of them had to be
-    carried over to it, empty if nothing.
+    """Return a profile's costs for a module, with every kernel as if it ran alone.
+
+    Returns:
+        The costs, and a note on what was carried over from another compilation (empty if nothing).
 
     Raises:
-        UserError: it has no cost of any instruction of the module.
+        UserError: the profile has no cost of any instruction of the module.
     """
     given, note = carried_over(path, read_profile(path), table, hardware)
     found = as_if_alone(given, table.module)
@@ -253,13 +266,15 @@ def measured_for(
 
 @dataclass(frozen=True)
 class MeasuredCosts:
-    """What a profile has measured of a program, for other compilations of it."""
+    """Measured costs of a program that other compilations of this program can use."""
 
     profile: Profile
-    table: LookupTable  # of the program as it is
+    table: LookupTable  # what XLA looks up in the unchanged program
 
     def of(self, other: LookupTable) -> Profile:
-        """Costs under the names of another compilation: of the instructions that both share."""
+        """Return the costs of the instructions that both compilations share, under the names of
+        `other`.
+        """
         return carry(self.profile, self.table, other).profile
 
 
@@ -268,15 +283,15 @@ class Fit:
     """How well a profile fits the program that will use it."""
 
     profile: Path  # the profile to use
-    coverage: Coverage  # the instructions of the program that find a cost in it
+    coverage: Coverage  # the program's instructions for which XLA finds a cost
     note: str = ""  # what was carried over from another compilation; empty if nothing
 
 
 def find_fit(profile: Path, hlo: Path, bounds: Bounds) -> Fit:
-    """How well a profile fits the program in a folder of HLO.
+    """Return how well a profile fits the program in a folder of HLO.
 
-    If it covers too little, it is carried over to the program, into a file next to it. If that
-    does not help, the answer has the profile as it is.
+    If the profile covers too little, carry it over and write the result next to it. If that is not
+    possible, return the fit of the original profile.
     """
     found = verify(profile, [hlo])
     if found.is_ok(bounds):
@@ -290,7 +305,9 @@ def find_fit(profile: Path, hlo: Path, bounds: Bounds) -> Fit:
 
 
 def _carried(profile: Path, hlo: Path) -> tuple[Profile | None, str]:
-    """The profile as carried over to the program in a folder of HLO, and a note; None if not."""
+    """Return the profile, carried over to the program in a folder of HLO, and a note. The profile
+    is None if nothing was carried over.
+    """
     dumps = read_dumps([hlo])
     module = max(dumps.modules, key=lambda item: len(LookupTable(item).rows))
     table = table_of(dumps, module)
@@ -300,7 +317,7 @@ def _carried(profile: Path, hlo: Path) -> tuple[Profile | None, str]:
 
 
 def table_of(dumps: Dumps, module: Module) -> LookupTable:
-    """What XLA looks up for a module of some dumps."""
+    """Return what XLA looks up for a module."""
     return LookupTable(module, dumps.lhs_module(module.name))
 
 
@@ -310,10 +327,14 @@ def _covered(
     hardware: Hardware,
     old: LookupTable | None = None,
 ) -> float:
-    """The share of a module's estimated time for which a profile has a cost that is not known to be
-    of something else.
+    """Return the share (0 to 1) of a module's estimated time for which the profile has a valid
+    cost. A cost is invalid if it is known to belong to a different instruction.
 
-    `old`, of the module that the profile was measured on, says what a name meant there.
+    Args:
+        profile: the profile.
+        table: the names that XLA looks up for the module.
+        hardware: the GPU of the estimates.
+        old: the names of the module that was measured, to detect names with a changed meaning.
     """
     estimate = estimator(table.module, hardware)
     times = {
@@ -333,7 +354,7 @@ def _covered(
 
 
 def _measured_on(path: AnyPath, profile: Profile) -> Iterator[LookupTable]:
-    """What XLA looked up in the profile run, if the profile is in a run directory."""
+    """Yield what XLA looked up in the profile run, if the profile is in a run directory."""
     folders = path.resolve().parents[:2] if isinstance(path, Path) else ()
     for run in map(
         RunDirectory, folders

@@ -1,5 +1,5 @@
-"""`pgle doctor`: is this machine ready to profile, rehearse and run, and what mends it; ``--prove``
-runs it all.
+"""`pgle doctor`: check whether this machine is ready to profile, rehearse and run, and name the
+remedies. ``--prove`` runs the whole workflow.
 """
 
 from __future__ import annotations
@@ -73,8 +73,7 @@ _SMI = {
     "did not answer": "the driver hangs: look for Xid in dmesg, and reboot the host",
     "": "run nvidia-smi, and see dmesg",
 }
-"""What nvidia-smi prints if it fails (error strings of NVML and its own), as patterns, and what
-helps.
+"""Patterns of what nvidia-smi prints if it fails (NVML's error strings and its own), with remedies.
 """
 
 DCGM_PROCESSES = frozenset({"nv-hostengine", "dcgm-exporter", "dcgmproftester"})
@@ -83,13 +82,13 @@ INJECTIONS = (
     "NVTX_INJECTION64_PATH",
     "NSYS_PROFILING_SESSION_ID",
 )
-"""Variables by which NVIDIA's tools attach to a process."""
+"""Environment variables by which NVIDIA's tools attach to a process."""
 # first jaxlib whose profiler can share CUPTI, with CUDA 13.2 (jax-ml/jax#37117)
 MULTI_SUBSCRIBER = "0.11.1"
 
 
 def _profilers(machine: Machine) -> str:
-    """What attaches to the program: variables by name."""
+    """Return the variables that attach a profiler to the program, with their values."""
     attached = [name for name in INJECTIONS if machine.environ.get(name)]
     if "nsys" in machine.environ.get("LD_PRELOAD", ""):
         attached.append("LD_PRELOAD")
@@ -130,9 +129,7 @@ _TEXTS: Mapping[str, tuple[Callable[[Machine], str], str]] = {
     ),
     "compilation cache": (_cache, "off"),
 }
-"""Checks that look for symptoms in a text: where it comes from, and what the check answers if it
-has none.
-"""
+"""Checks that look for symptoms in a text: how to get the text, and what to answer without one."""
 
 _SYMPTOMS: tuple[tuple[str, str, Level, str, str], ...] = (
     (
@@ -148,7 +145,7 @@ _SYMPTOMS: tuple[tuple[str, str, Level, str, str], ...] = (
         "DCGM",
         ".",
         "warn",
-        "{} running",  # while it collects profiling metrics it takes the profiler away
+        "{} running",  # DCGM occupies the profiler while it collects profiling metrics
         "if a trace comes out empty: 'dcgmi profile --pause' before the run, '--resume' after it",
     ),
     (
@@ -180,7 +177,7 @@ _SYMPTOMS: tuple[tuple[str, str, Level, str, str], ...] = (
         "not installed",
         "--capture jax needs none; its exports (.sqlite) are read without",
     ),
-    # Duplicate range ids with CUDA graphs, which NVIDIA/JAX-Toolbox patches.
+    # Duplicate range ids with CUDA graphs; NVIDIA/JAX-Toolbox has a patch.
     (
         "nsys",
         r"^2024\.[56]\b",
@@ -205,13 +202,11 @@ _SYMPTOMS: tuple[tuple[str, str, Level, str, str], ...] = (
         "profile its own name",
     ),
 )
-"""Check, pattern in its text, verdict, what was found (with the text for the braces), and what to
-do.
-"""
+"""Rows of check, pattern in its text, level, finding (braces take the matched text), and remedy."""
 
 
 def check_text(name: str, machine: Machine) -> MachineCheck:
-    """One of the checks that look for symptoms in a text; the first that is there counts."""
+    """Return the result of a check that looks for symptoms in a text. The first symptom counts."""
     source, fine = _TEXTS[name]
     text = source(machine)
     for check, pattern, verdict, found, remedy in _SYMPTOMS:
@@ -221,8 +216,8 @@ def check_text(name: str, machine: Machine) -> MachineCheck:
 
 
 HIDING = ("", "-1", "NoDevFiles")
-"""Values of CUDA_VISIBLE_DEVICES that leave CUDA none; Slurm sets the last in steps without
-GPUs.
+"""Values of CUDA_VISIBLE_DEVICES that hide all GPUs from CUDA. Slurm sets the last one in steps
+without GPUs.
 """
 IN_CONTAINER = (
     "start the container with its GPUs: docker run --gpus all, podman run --device "
@@ -238,7 +233,7 @@ CONTAINER_VARIABLES = (
 
 
 def check_gpus(machine: Machine, gpus: tuple[Gpu, ...]) -> MachineCheck:
-    """Which GPUs there are."""
+    """Return which GPUs exist."""
     if not gpus:
         return _check_no_gpu(machine)
     names = [
@@ -260,7 +255,7 @@ def check_gpus(machine: Machine, gpus: tuple[Gpu, ...]) -> MachineCheck:
 
 
 def _check_no_gpu(machine: Machine) -> MachineCheck:
-    """What to say where nvidia-smi lists no GPU."""
+    """Return the finding and the remedy if nvidia-smi lists no GPU."""
     driver = _loaded_driver(machine)
     devices = machine.glob("/dev/nvidia[0-9]*")
     if machine.which("nvidia-smi"):
@@ -298,11 +293,11 @@ def _check_no_gpu(machine: Machine) -> MachineCheck:
 
 
 PCI_VENDORS = "/sys/bus/pci/devices/*/vendor"
-"""Where Linux says who made each device of a machine."""
+"""Files in which Linux names the vendor of each PCI device."""
 
 
 def _has_no_nvidia(machine: Machine) -> bool:
-    """Whether the machine lists its devices, and none is NVIDIA's."""
+    """Whether the machine lists its devices and none of them is NVIDIA's."""
     makers = [(machine.read(path) or "").strip() for path in machine.glob(PCI_VENDORS)]
     return bool(makers) and NVIDIA.presence.pci not in makers
 
@@ -315,8 +310,8 @@ def _is_in_container(machine: Machine) -> bool:
 
 
 def vendors_of(machine: Machine, wanted: Vendor | None) -> tuple[Vendor, ...]:
-    """Whose GPUs are looked at: the wanted vendor's; else those whose plugin is installed, and
-    AMD's if it has some; else the first vendor's.
+    """Return the vendors to check: the wanted one; else those with an installed plugin, and AMD if
+    the machine has AMD GPUs; else the first vendor.
     """
     if wanted is not None:
         return (wanted,)
@@ -330,8 +325,8 @@ def vendors_of(machine: Machine, wanted: Vendor | None) -> tuple[Vendor, ...]:
 
 
 def _about_plugin(machine: Machine) -> str:
-    """How plain programs run with jax's CUDA plugin, but without a GPU; empty if they need
-    no advice.
+    """Return how to run plain programs with jax's CUDA plugin but no GPU; empty if no advice is
+    needed.
     """
     if machine.environ.get("JAX_PLATFORMS"):
         return ""
@@ -348,7 +343,7 @@ compatibility).
 
 
 def _loaded_driver(machine: Machine) -> str:
-    """Version of the loaded driver; containers see their host's."""
+    """Return the version of the loaded driver. A container sees its host's driver."""
     match = re.search(
         r"\s(\d+\.\d+(?:\.\d+)?)\s", machine.read("/proc/driver/nvidia/version") or ""
     )
@@ -356,7 +351,7 @@ def _loaded_driver(machine: Machine) -> str:
 
 
 def check_driver(machine: Machine, gpus: tuple[Gpu, ...]) -> MachineCheck:
-    """Whether the driver is new enough for the CUDA that jax's plugin brings."""
+    """Return whether the driver is new enough for the CUDA version of jax's plugin."""
     version = gpus[0].driver if gpus else _loaded_driver(machine)
     if not version:
         if _has_no_nvidia(machine):
@@ -373,11 +368,11 @@ def check_driver(machine: Machine, gpus: tuple[Gpu, ...]) -> MachineCheck:
     return ok(version)
 
 
-OLDEST_REHEARSAL = "0.4.38"  # oldest jaxlib that `pgle rehearse` takes
+OLDEST_REHEARSAL = "0.4.38"  # oldest jaxlib that `pgle rehearse` supports
 
 
 def check_jax(machine: Machine) -> MachineCheck:
-    """Whether jax and jaxlib fit together."""
+    """Return whether the versions of jax and jaxlib fit together."""
     versions = machine.installed.versions
     jax = versions.get("jax")
     jaxlib = versions.get("jaxlib")
@@ -399,7 +394,9 @@ def check_jax(machine: Machine) -> MachineCheck:
 
 
 def check_plugin(machine: Machine, vendor: Vendor = NVIDIA) -> MachineCheck:
-    """Whether a vendor's plugin is there, complete, alone and of jaxlib's version."""
+    """Return whether a vendor's plugin is installed, complete, not duplicated, and of jaxlib's
+    version.
+    """
     plugins = machine.installed.plugins_of(vendor)
     found = ", ".join(f"{name} {version}" for name, version in plugins.items())
     mended = repair(machine.installed.versions, machine.python, vendor)
@@ -416,7 +413,7 @@ def check_plugin(machine: Machine, vendor: Vendor = NVIDIA) -> MachineCheck:
 
 
 def check_flags(machine: Machine) -> MachineCheck:
-    """Whether the user's XLA_FLAGS are accepted."""
+    """Return whether XLA accepts the user's XLA_FLAGS."""
     try:
         flags = user_flags(machine.environ)
         if not flags.flags and not flags.findings:
@@ -430,13 +427,13 @@ def check_flags(machine: Machine) -> MachineCheck:
                 return marked(finding.line(), "'pgle flags lint' says all")
     found = f"{result.flags} flags accepted by jaxlib {result.jaxlib}"
     if profile := flags.value(PROFILE):
-        # ranks with another profile, or without, can hang
+        # a rank with another profile, or with none, can hang the job
         found += f"; on every rank the profile must be {content_of(profile)}"
     return ok(found)
 
 
 def check_variables(machine: Machine) -> MachineCheck:
-    """Variables about PGLE, memory or logging that nobody reads, or that exclude each other."""
+    """Return which variables about PGLE, memory or logging are ignored or contradict each other."""
     both = ("XLA_PYTHON_CLIENT_MEM_FRACTION", "XLA_CLIENT_MEM_FRACTION")
     if all(machine.environ.get(name) for name in both):
         return fail(
@@ -460,14 +457,14 @@ def check_variables(machine: Machine) -> MachineCheck:
 
 GIB = 1 << 30
 ENOUGH_DISK = 20 * GIB
-"""Three profiled steps of a large model gave 118 MB of trace for each process; dumps of modules
-come on top.
+"""Free space to ask for. Three profiled steps of a large model wrote 118 MB of trace per process,
+and module dumps need more.
 """
 LITTLE_DISK = 2 * GIB
 
 
 def check_run_dir(machine: Machine, run_dir: str) -> MachineCheck:
-    """Whether the run directory can be written, and has room for traces and dumps."""
+    """Return whether the run directory can be written and has space for traces and dumps."""
     if not machine.writable(run_dir):
         return fail(f"{run_dir} cannot be written", "choose another --run-dir")
     free = machine.free_bytes(run_dir)
@@ -482,41 +479,41 @@ def check_run_dir(machine: Machine, run_dir: str) -> MachineCheck:
 
 
 def plugin_check(vendor: Vendor) -> str:
-    """The name of the check of a vendor's plugin."""
+    """Return the name of the check of a vendor's plugin."""
     return f"{vendor.toolkit} plugin"
 
 
 PLUGINS = tuple(map(plugin_check, VENDORS.values()))
 TO_REHEARSE = ("jax", *PLUGINS, "XLA_FLAGS", "run directory")
-"""Checks that matter where there is no GPU."""
+"""Checks that matter on a machine without a GPU."""
 
 
 @dataclass(frozen=True, slots=True)
 class Diagnosis:
-    """All checks, in the order of the table."""
+    """The results of all checks, in the order of the table."""
 
-    checks: tuple[MachineCheck, ...]  # what was looked at
-    gpus: tuple[Gpu, ...]  # of this host
+    checks: tuple[MachineCheck, ...]  # one result per check
+    gpus: tuple[Gpu, ...]  # GPUs of this machine
 
     @property
     def keeps_from_profiling(self) -> tuple[str, ...]:
-        """Why this machine cannot profile or measure: names of checks, ``GPUs`` if it has no GPU;
-        empty: it can.
+        """Names of the checks that prevent profiling and measuring on this machine, ``GPUs`` if it
+        has no GPU. Empty: it can profile.
         """
         none = () if self.gpus else ("GPUs",)
         return tuple(dict.fromkeys((*none, *self._names("fail"))))
 
     @property
     def keeps_from_rehearsing(self) -> tuple[str, ...]:
-        """Why this machine cannot compile for GPUs and simulate them: names of checks; empty: it
-        can.
+        """Names of the checks that prevent compiling and simulating for GPUs on this machine.
+        Empty: it can.
         """
         plugin = [name for name in self._names("warn") if name in PLUGINS]
         return (*(name for name in self._names("fail") if name in TO_REHEARSE), *plugin)
 
     @property
     def ok(self) -> bool:
-        """Whether nothing fails; warnings are allowed."""
+        """Whether no check fails. Warnings are allowed."""
         return not self._names("fail")
 
     def _names(self, verdict: str) -> list[str]:
@@ -526,11 +523,12 @@ class Diagnosis:
 def diagnose(
     machine: Machine, run_dir: str = ".", wanted: Vendor | None = None
 ) -> Diagnosis:
-    """Look at everything, for runs that are kept in `run_dir`; a check that breaks is a warning,
-    never a traceback.
+    """Run all checks. A check that raises an error becomes a warning, never a traceback.
 
     Args:
-        wanted: whose GPUs the user asks about; None: those of the machine and its plugins.
+        machine: the machine to look at.
+        run_dir: the directory for run directories.
+        wanted: the vendor that the user asks about; None: those of the machine and its plugins.
     """
     vendors = vendors_of(machine, wanted)
     gpus: tuple[Gpu, ...] = ()
@@ -554,19 +552,23 @@ def diagnose(
     probes["XLA_FLAGS"] = lambda: check_flags(machine)
     probes["variables"] = lambda: check_variables(machine)
     probes["run directory"] = lambda: check_run_dir(machine, run_dir)
-    with ThreadPoolExecutor(
-        len(probes)
-    ) as pool:  # nsys and jaxlib are asked at the same time
+    with ThreadPoolExecutor(len(probes)) as pool:  # nsys and jaxlib answer in parallel
         return Diagnosis(tuple(pool.map(_safely, probes, probes.values())), gpus)
 
 
-OF_NVIDIA = ("CUPTI", "DCGM", "nsys")  # checks of its tools
+OF_NVIDIA = ("CUPTI", "DCGM", "nsys")  # checks of NVIDIA's tools
 
 
 def _amd_probes(
     machine: Machine, gpus: tuple[Gpu, ...], *, alone: bool
 ) -> dict[str, Callable[[], MachineCheck]]:
-    """The checks of AMD's GPUs and their driver; `alone`: no other vendor's are looked at."""
+    """Return the checks of AMD GPUs and their driver.
+
+    Args:
+        machine: the machine to look at.
+        gpus: its AMD GPUs.
+        alone: whether no other vendor is checked.
+    """
     suffix = "" if alone else " (AMD)"
     in_container = _is_in_container(machine)
     return {
@@ -592,30 +594,31 @@ def _safely(name: str, probe: Callable[[], MachineCheck]) -> MachineCheck:
 
 
 PROGRAM = ("-m", "pgle.workloads", "overlap")
-"""Two gathers and an independent chain of matmuls: two seconds on a GPU, and its schedule changes
-with a profile.
+"""Two gathers and an independent chain of matmuls. The program takes two seconds on a GPU, and a
+profile changes its schedule.
 """
 DEVICES = 4
-"""At most. With one GPU there are no collectives, and the costs of its kernels prove the chain."""
+"""The most devices to use. With one GPU there are no collectives, and kernel costs prove the chain.
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class ChainLink:
     """One link of the chain from a kernel to a faster step."""
 
-    name: str  # of the link
+    name: str  # name of the link
     ok: bool  # whether it held
-    proves: str  # what that shows
+    proves: str  # what a held link proves
     found: str  # the evidence
 
 
 @dataclass(frozen=True, slots=True)
 class Chain:
-    """The chain."""
+    """The chain from a kernel to a faster step, link by link."""
 
-    links: tuple[ChainLink, ...]  # in order
-    simulated: bool  # whether the GPU is; then its times are of the simulation
-    run: Path  # the run directory, which is kept
+    links: tuple[ChainLink, ...]  # in the order of the stages
+    simulated: bool  # whether the GPU, and so every time, is simulated
+    run: Path  # the run directory, which pgle keeps
 
     @property
     def ok(self) -> bool:
@@ -626,13 +629,14 @@ class Chain:
 def prove(
     run: Path, capture: Capture, target: str, announce: Callable[[str], None]
 ) -> Chain:
-    """Run all stages of `pgle run` on our small program, and look at what each left.
+    """Run all stages of `pgle run` on a small program of pgle's own, and check what each stage
+    left.
 
     Args:
-        run: a new run directory.
-        capture: as of `pgle run`.
+        run: path of a new run directory.
+        capture: how to capture traces, as in `pgle run`.
         target: the GPU to simulate on a machine without GPUs.
-        announce: as of `Experiment`.
+        announce: called with one line per stage, as in `Experiment`.
     """
     if run.exists() and any(run.iterdir()):
         raise UserError("is not empty", where=run, remedy="choose a new --run-dir")
@@ -649,19 +653,22 @@ def prove(
 
 
 def _count_gpus() -> int:
-    """GPUs as their drivers list them, or NVIDIA's device files if there is no nvidia-smi."""
+    """Return the number of GPUs, by the drivers' tools or by NVIDIA's device files without
+    nvidia-smi.
+    """
     return len(all_gpus()) or len(list(Path("/dev").glob("nvidia[0-9]*")))
 
 
 def links(result: Pipeline) -> tuple[ChainLink, ...]:
-    """What each stage left, as evidence."""
+    """Return what each stage left, as evidence."""
     profile = read_profile(result.run.profile)
     traces = result.run.stage("profile").trace_files()
     size = sum(path.stat().st_size for path in traces)
     modules = result.coverage.main
     wanted = "collectives"
     shares = [module.collectives for module in modules]
-    if not any(share.total for share in shares):  # of one GPU
+    # a program on one GPU has no collectives
+    if not any(share.total for share in shares):
         wanted = "instructions"
         shares = [module.count for module in modules]
     covered = sum(share.covered for share in shares)

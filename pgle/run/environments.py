@@ -19,40 +19,42 @@ from pgle.xla.flags.catalogue import release
 from pgle.xla.vendors import Vendor
 
 GIB_EACH = 0.9
-"""Measured on disk: 913 MiB for jax 0.10.1 with its CUDA 13 plugin, 938 MiB for 0.11.2. uv shares
-the files with its own cache, if both are on one file system.
+"""Disk space of one environment, in GiB. Measured: 913 MiB for jax 0.10.1 with its CUDA 13 plugin,
+938 MiB for 0.11.2. uv shares files with its cache on the same file system.
 """
 OLDEST_PYTHON = (("0.11.0", (3, 12)), ("0", (3, 11)))
-"""The oldest Python that releases of jax from each on take, and that runs the compiler's process
-(metadata of the wheels: Requires-Python; jax 0.10.1 has 3.11, 0.11.2 has 3.12).
+"""First release of jax, and the oldest Python for it and later ones, which must also run the
+compiler's process (wheel metadata Requires-Python: jax 0.10.1 has 3.11, 0.11.2 has 3.12).
 """
-_LAST = 120  # characters of a line of uv that an error shows
+_LAST = 120  # characters of uv's output line that an error shows
 
 Consent = Callable[[str], bool]
-"""Asked once, with what would be made in words; whether it may be."""
+"""Ask the user once, with a text that says what would be made. Return whether the user agrees."""
 
 
 @dataclass(frozen=True)
 class Environment:
-    """One release of jax with its plugin, in a folder of its own."""
+    """A Python environment with one release of jax and its plugin, in its own folder."""
 
-    release: str  # of jax, ``0.12.0.1``
+    release: str  # release of jax, such as ``0.12.0.1``
     folder: Path
-    packages: tuple[str, ...]  # as they are asked for: ``jax==0.12.0.1`` …
+    packages: tuple[str, ...]  # requirements for uv, such as ``jax==0.12.0.1``
 
     @property
     def python(self) -> Path:
-        """Its interpreter."""
+        """Path of the environment's interpreter."""
         return self.folder / "bin" / "python"
 
     @property
     def is_made(self) -> bool:
-        """Whether it is there. It gets its name last."""
+        """Whether the environment exists. Its folder gets its final name only when it is
+        complete.
+        """
         return self.python.exists()
 
 
 def environment_of(jax: str, vendor: Vendor) -> Environment:
-    """The environment for a release of jax and a vendor's GPUs; it may have to be made."""
+    """Return the environment for a release of jax and a vendor's GPUs. It may not exist yet."""
     plugin = vendor.plugin
     wheels = plugin.packages(wanted_major(plugin, jax))
     version = plugin.version_for(jax)
@@ -63,7 +65,7 @@ def environment_of(jax: str, vendor: Vendor) -> Environment:
 
 
 def ready(found: Sequence[Environment], consent: Consent) -> None:
-    """Make the environments that are missing, once the user agrees."""
+    """Make the missing environments after the user agrees."""
     missing = [item for item in found if not item.is_made]
     if not missing:
         return
@@ -76,7 +78,7 @@ def ready(found: Sequence[Environment], consent: Consent) -> None:
 
 
 def proposal(missing: Sequence[Environment]) -> str:
-    """What would be made, how large and where, in one line."""
+    """Return one line that says what would be made, its size and its folder."""
     releases = ", ".join(item.release for item in missing)
     size = GIB_EACH * len(missing)
     place = missing[0].folder.parent
@@ -87,7 +89,7 @@ def proposal(missing: Sequence[Environment]) -> str:
 
 
 def find_uv() -> str:
-    """The command uv: next to our Python, or on PATH."""
+    """Return the path of uv: next to pgle's Python, or on PATH."""
     here = Path(sys.executable).with_name("uv")
     found = str(here) if here.exists() else shutil.which("uv")
     if found:
@@ -100,7 +102,7 @@ def find_uv() -> str:
 
 
 def make(wanted: Environment, uv: str) -> None:
-    """Make an environment. A folder has its final name only once everything is in it."""
+    """Make an environment. Its folder gets its final name only when it is complete."""
     place = wanted.folder.parent
     place.mkdir(parents=True, exist_ok=True)
     temporary = Path(tempfile.mkdtemp(prefix=".new-", dir=place))
@@ -110,15 +112,15 @@ def make(wanted: Environment, uv: str) -> None:
         python = new / "bin" / "python"
         install = (uv, "pip", "install", "--quiet", "--python", python)
         _run(wanted, (*install, *wanted.packages))
-        if not wanted.is_made:  # else another pgle was faster
+        if not wanted.is_made:  # otherwise another pgle process made it first
             new.rename(wanted.folder)
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
 
 
 def _python(wanted: Environment) -> str:
-    """Our own Python if the release takes it; else the oldest that does, which uv looks for, and
-    downloads if there is none.
+    """Return pgle's own Python if the release supports it. Else return the oldest version that the
+    release supports; uv finds or downloads it.
     """
     at = release(wanted.release)
     oldest = next(python for since, python in OLDEST_PYTHON if at >= release(since))
@@ -132,7 +134,7 @@ def _run(wanted: Environment, command: Sequence[str | Path]) -> None:
     if done.returncode == 0:
         return
     lines = [line.strip() for line in done.stderr.splitlines() if line.strip()]
-    # what failed, and the deepest cause
+    # what failed, and the root cause
     ends = dict.fromkeys((*lines[:1], *lines[-1:]))
     said = "; ".join(cut(line, _LAST) for line in ends) or f"code {done.returncode}"
     remedy = "check release and network, or name an interpreter: --jax PYTHON"
@@ -146,7 +148,7 @@ def _run(wanted: Environment, command: Sequence[str | Path]) -> None:
 
 
 def release_of(python: str) -> str:
-    """The jaxlib that an interpreter has."""
+    """Return the version of jaxlib that an interpreter has."""
     found = installed(python).jaxlib
     if not found:
         raise UserError(

@@ -1,4 +1,4 @@
-"""The file of a history: JSON lines, to keep in a repository."""
+"""The history file: JSON lines that a repository can keep."""
 
 from __future__ import annotations
 
@@ -20,7 +20,9 @@ _OTHER = "choose another --file"
 
 
 def add_entry(path: Path, entry: Entry) -> None:
-    """Append an entry; a missing file is made. Another kind of file is left as it is."""
+    """Append an entry to the history file; create a missing file. Refuse to write to any other
+    file.
+    """
     is_new = not path.exists()
     line = (
         json.dumps(asdict(entry), ensure_ascii=False).encode(errors="backslashreplace")
@@ -35,7 +37,7 @@ def add_entry(path: Path, entry: Entry) -> None:
                 fcntl.flock(file, fcntl.LOCK_EX)
             size = os.fstat(file.fileno()).st_size
             if size:
-                read_history(path)  # refuses any other file
+                read_history(path)  # raises an error for any other kind of file
                 file.seek(-1, os.SEEK_END)
                 line = line if file.read(1) == b"\n" else b"\n" + line
             try:
@@ -54,7 +56,7 @@ def add_entry(path: Path, entry: Entry) -> None:
 
 
 def read_history(path: Path) -> tuple[list[Entry], list[str]]:
-    """The entries in the order kept, and a line for each that cannot be read."""
+    """Return the entries in file order, and one line per entry that cannot be read."""
     words = ("add", "RUN", "--file", path, "--name", "NAME")
     add_to = Next.of("history", *words)
     if not path.exists():

@@ -1,4 +1,4 @@
-"""`pgle init`: files to start from, taken out of the package: job scripts, CI, a Makefile, a
+"""`pgle init`: write starter files from the package, such as job scripts, CI, a Makefile or a
 Dockerfile.
 """
 
@@ -12,16 +12,16 @@ from pgle import __version__
 from pgle.errors import UserError, suggestion
 from pgle.files import AnyPath, write_files
 
-VERSION = "@VERSION@"  # in a starter: the pgle that makes it
+VERSION = "@VERSION@"  # the place in a starter for pgle's own version
 
 
 @dataclass(frozen=True, slots=True)
 class Starter:
-    """Files for one purpose."""
+    """Starter files for one purpose."""
 
-    purpose: str  # in a line
-    files: dict[str, str]  # source in the package → where it goes
-    following: str  # what to do then, a command in it
+    purpose: str  # one line
+    files: dict[str, str]  # path in the package → path in the user's folder
+    following: str  # what to do next, with a command
 
 
 STARTERS = {
@@ -87,10 +87,10 @@ STARTERS = {
 
 
 def init(name: str, folder: Path, *, force: bool = False) -> tuple[Path, ...]:
-    """Write the files of a starter into a folder; what exists stays unless forced.
+    """Write the files of a starter into a folder. Existing files stay unless `force` is true.
 
     Returns:
-        What was written.
+        Paths of the files that were written.
     """
     if name not in STARTERS:
         near = suggestion(name, STARTERS) or f"choose {', '.join(STARTERS)}"

@@ -1,5 +1,5 @@
-"""What `advise` has shown of a program's opportunities, kept in the user's cache for all answers on
-that program.
+"""What `advise` found about a program's opportunities, in the user's cache. All answers on the
+program read this file.
 """
 
 from __future__ import annotations
@@ -25,14 +25,15 @@ from pgle.run.rehearse_program import (
 )
 from pgle.xla.targets import load_target
 
-FORMAT = 3  # 2: trials did not say what to write
+FORMAT = 3  # in format 2, trials did not say what to write
 _What = Trial | Refused | Budget
-MOST_BYTES = 1 << 16  # of a file; what is more is damage
+MOST_BYTES = 1 << 16  # size limit of a valid file; a larger file is damaged
 
 
 def keep_trials(request: RehearseRequest, shown: Shown) -> None:
-    """Keep what was shown, if compilations are kept; a disk that is full is no failure. What an
-    earlier answer tried stays tried if it was left out now or could not be tried.
+    """Save the trials of `advise`, if the user keeps compilations. A full disk is not an error.
+
+    A trial from an earlier answer stays, if this answer did not try it or could not.
     """
     path = _place(request)
     if path is not None and shown:
@@ -47,7 +48,7 @@ def keep_trials(request: RehearseRequest, shown: Shown) -> None:
 
 
 def kept_trials(request: RehearseRequest) -> Shown:
-    """What was shown of this program on these GPUs by these flags; empty if nothing."""
+    """Return the trials of this program on these GPUs with these flags; empty if there are none."""
     path = _place(request)
     if path is None:
         return {}
@@ -59,7 +60,7 @@ def kept_trials(request: RehearseRequest) -> Shown:
 
 
 def trials_of_run(run: RunDirectory) -> Shown:
-    """What was shown of the program of a run directory, as it is recorded; empty if nothing."""
+    """Return the trials of the program of a run directory; empty if there are none."""
     folder = _folder()
     if not folder.is_dir() or not any(folder.iterdir()):
         return {}
@@ -75,7 +76,7 @@ def trials_of_run(run: RunDirectory) -> Shown:
             topology=command.asked.shape,
         )
         return kept_trials(with_hosts_flag(request))
-    except UserError:  # the run has no module, say
+    except UserError:  # for example, the run has no module
         return {}
 
 
@@ -84,7 +85,7 @@ def _folder() -> Path:
 
 
 def _place(request: RehearseRequest) -> Path | None:
-    """The file of a program; None if nothing is kept."""
+    """Return the file with a program's trials; None if nothing is kept."""
     cache = Cache.of_user()
     if not request.asked.cached or not cache.limit_bytes:
         return None

@@ -1,4 +1,6 @@
-"""What is known of a run directory's program. All answers on it choose their next command by it."""
+"""What is known about a run directory's program. All answers choose their next command from these
+facts.
+"""
 
 from __future__ import annotations
 
@@ -27,12 +29,14 @@ def known_of_run(
     *,
     is_judged: bool = False,
 ) -> Known:
-    """What its stages, searches and trials have shown, and the account of its step as it will run.
+    """Return what stages, searches and trials show, with the account of the program's final step.
 
     Args:
-        found: the comparison of its stages; None: it is made here.
-        shown: what trying edits of its program has shown; None: as it was kept.
-        is_judged: its stages are known to be whole, and XLA to use the profile.
+        run: the run directory.
+        found: the comparison of its stages; None: compare them here.
+        shown: the trials of edits of the program; None: the saved ones.
+        is_judged: whether the caller knows that all stages are complete and that XLA uses the
+            profile.
     """
     left = stage_left(run)
     unfinished = None if is_judged else _known_of_stages(run, left)
@@ -40,7 +44,7 @@ def known_of_run(
         return unfinished
     if found is None and left is not None and compared_in(run.path) is not None:
         return Known(is_unfinished=True)
-    # what only compares needs nothing that reads modules
+    # imported late: a comparison needs no code that reads modules
     from pgle.run.kept_trials import trials_of_run
     from pgle.run.predict import account_of_run
 
@@ -62,8 +66,8 @@ def known_of_run(
 
 
 def _known_of_stages(run: RunDirectory, left: Next | None) -> Known | None:
-    """A stage that is to be run, a profile that has too few costs, or one that XLA did not use; the
-    first that holds. None: its stages are whole, and XLA used the profile.
+    """Return the first problem of the stages: a stage has to run, the profile lacks costs, or XLA
+    did not use the profile. None: there is no problem.
     """
     if left is not None and left.name in ("profile", "convert"):
         return Known(is_unfinished=True)
@@ -78,7 +82,9 @@ def _known_of_stages(run: RunDirectory, left: Next | None) -> Known | None:
 
 
 def _is_covered(run: RunDirectory) -> bool:
-    """Whether the profile has what `verify` asks for; true if there is no HLO to compare with."""
+    """Whether the profile covers as much as `verify` asks for. True if there is no HLO to compare
+    with.
+    """
     from pgle.run.coverage import verify
 
     if run.found_profile is None:
@@ -90,7 +96,7 @@ def _is_covered(run: RunDirectory) -> bool:
 
 
 def _unused(run: RunDirectory) -> Sentence | None:
-    """What to do if the log of the performance run says that XLA did not use the profile; else
+    """Return the remedy if the performance run's log says that XLA did not use the profile; else
     None.
     """
     from pgle.run.confirm import ConfirmRequest, confirm
@@ -106,7 +112,9 @@ def _unused(run: RunDirectory) -> Sentence | None:
 
 
 def _with_pairs(known: Known, run: RunDirectory) -> Known:
-    """The same, with the verdict of pairs of runs if the stages alone were undecided."""
+    """Return the facts; if the stages alone leave the verdict open, add the verdict of pairs of
+    runs.
+    """
     folder = pairs_of(run)
     is_unclear = known.verdict is Verdict.UNDECIDED
     if not is_unclear or folder is None or not are_whole(folder):
@@ -118,11 +126,11 @@ def _with_pairs(known: Known, run: RunDirectory) -> Known:
 
 
 def can_compile(run: RunDirectory) -> bool:
-    """Whether a run directory holds the modules of its program, and says how it is run."""
+    """Whether a run directory holds the program's modules and its command line."""
     from pgle.run.rehearse_program import launch_of_program, understood
 
     try:
         command = understood(Rehearse((str(run.path),)))
-    except UserError:  # it holds no module
+    except UserError:  # the run directory holds no module
         return False
     return launch_of_program(command).words != UNKNOWN

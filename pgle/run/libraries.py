@@ -1,8 +1,8 @@
-"""Libraries that call jax for a program: what a user writes at their modules and functions.
+"""Libraries that call jax for a program: the edit that a user writes where the program calls them.
 
-A call site is in the program, but jax is called by a file of the library. That file cannot be
-edited, so each row says what of the library does the same: arguments of flax 0.12
-(github.com/google/flax) and Equinox 0.13 (github.com/patrick-kidger/equinox).
+The program calls the library, and a file of the library calls jax. The user cannot edit this file.
+So each row names an equivalent: arguments of flax 0.12 (github.com/google/flax) and Equinox 0.13
+(github.com/patrick-kidger/equinox).
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ _ROUNDED = (
     'implementation="cudnn").astype(q.dtype)'
 )
 ROUNDED = "cudnn in bf16"
-"""Attention in f32, rounded to bf16 around the fused call (`pgle_hook/alternatives.py`)."""
+"""Attention on f32 arrays, rounded to bf16 for the fused call (`pgle_hook/alternatives.py`)."""
 
 _POLICY = "policy=jax.checkpoint_policies.{value}"
 _UNROLL = "unroll={value}"
@@ -33,20 +33,21 @@ _IN_EQUINOX = (
     "eqx.nn._attention.dot_product_attention = "
     "lambda q, k, v, mask=None, *_, **__: fused(q, k, v, mask)"
 )
-"""Equinox maps its attention of one head over all. Mapped as it is, the fused call would have all
-heads copied to the front as batch rows; so the map gets a rule that computes all heads at once.
+"""Replacement for Equinox's attention, which maps the attention of one head over all heads. A plain
+map of the fused call would copy all heads to the front as batch rows. This map has a rule that
+computes all heads at once.
 """
 
 
 @dataclass(frozen=True)
 class LibraryCall:
-    """What is written to change a call of jax that a library makes."""
+    """The edit that changes jax calls which a library makes."""
 
-    kind: str  # as of a call site
-    files: str  # that call jax begin with it
-    edit: str  # with ``{fused}`` and ``{takes_mask}``; else the function that is called
-    options: str = ""  # that the function is given, with ``{value}``
-    own_mask: str = "mask=mask"  # the library's mask as that of the fused call
+    kind: str  # kind of call site
+    files: str  # start of the path of the library's files that call jax
+    edit: str  # edit with ``{fused}`` and ``{takes_mask}``; or the library's function
+    options: str = ""  # new options of this function, with ``{value}``
+    own_mask: str = "mask=mask"  # the library's mask, as an argument of the fused call
     called: str = ""  # the library's function that the program calls; empty: any
 
     def written(self, site: CallSite, value: str) -> str:
@@ -55,7 +56,8 @@ class LibraryCall:
             return call_of(site, self.edit, self.options.format(value=value))
         is_shown = bool(site.mask or site.causal or site.options)
         if not is_shown and "{takes_mask}" in self.edit:
-            site = replace(site, mask="own")  # another call of the module may have one
+            # another call of the module may have a mask
+            site = replace(site, mask="own")
         given = masked(site, self.own_mask)
         takes = ", mask=None" if site.mask else ""
         call = _ROUNDED if value == ROUNDED else _FUSED
@@ -84,18 +86,18 @@ CALLS = (
     LibraryCall("unroll", "flax/nnx/", "nnx.scan", _UNROLL),
     LibraryCall("unroll", "flax/", "nn.scan", _UNROLL),
 )
-"""The first row that fits is taken."""
+"""The first row that matches a call site is used."""
 
 
 def masked(site: CallSite, own: str) -> str:
-    """A mask as further arguments of jax's attention."""
+    """Return a mask as further arguments of jax's attention."""
     causal = "is_causal=True" if site.causal else ""
     mask = own if site.mask else ""
     return "".join(f", {each}" for each in (causal, site.options, mask) if each)
 
 
 def call_of(site: CallSite, function: str, options: str) -> str:
-    """A call with further arguments, as it is written at its place."""
+    """Return a call with further arguments, as text for its place in the program."""
     if site.form == "decorator":
         return f"@functools.partial({function}, {options})"
     if site.form == "partial":
@@ -104,7 +106,7 @@ def call_of(site: CallSite, function: str, options: str) -> str:
 
 
 def edit_of(site: CallSite, value: str, usual: str) -> str:
-    """What is written at a call site: as its library wants it, else as `usual` has it."""
+    """Return the edit for a call site: the form that its library needs, else `usual`."""
     for call in CALLS:
         is_called = call.called in ("", site.called)
         is_in_library = site.library.startswith(call.files)

@@ -1,5 +1,5 @@
-"""`pgle predict` as a function: a scheduled module and perhaps a profile to a prediction, with no
-compiler.
+"""`pgle predict` as a function: predict the step of a scheduled module, with or without a profile.
+No compiler runs.
 """
 
 from __future__ import annotations
@@ -37,20 +37,22 @@ from pgle.xla.targets import BUILT_IN, Hardware, load_target
 class Predicted:
     """A module with its prediction."""
 
-    asked: Predict  # as it was requested
-    module: Module  # scheduled
+    asked: Predict  # the request
+    module: Module  # the scheduled module
     hardware: Hardware  # the GPU, its hosts and its network
-    target_from: TargetFrom  # what says so
-    prediction: Prediction  # one step
+    target_from: TargetFrom  # what names the GPU
+    prediction: Prediction  # prediction of one step
     warnings: tuple[str, ...]  # one line each
-    stage: str = ""  # of the run directory that was given, whose module it is
-    run: RunDirectory | None = None  # that was given; its profile prices the step
-    # of `advise` on its program
+    # the run directory's stage that has the module; empty: no run directory was given
+    stage: str = ""
+    # the run directory that was given; its profile prices the step
+    run: RunDirectory | None = None
+    # what `advise` found for the program
     trials: Shown = field(default_factory=dict)
 
     @property
     def run_around(self) -> RunDirectory | None:
-        """The run directory that was given, or that holds the dump; None: there is none."""
+        """The run directory that was given or that holds the dump; None: neither."""
         if self.run is not None:
             return self.run
         hlo = self.asked.hlo
@@ -61,7 +63,7 @@ class Predicted:
 
     @property
     def page(self) -> AnyPath | None:
-        """The page of the rehearsal or search whose step it is; None if it is of no such."""
+        """The page of the rehearsal or search that the step belongs to; None: neither."""
         return page_of_answer(self.asked.hlo) if self.run is None else None
 
     @property
@@ -71,17 +73,21 @@ class Predicted:
 
     @property
     def advise(self) -> Next | None:
-        """The command that tries edits of its program; None: nobody knows that."""
+        """The command that tries edits of the program; None if no run directory tells how the
+        program starts.
+        """
         run = self.run_around
         return None if run is None else Next.of("advise", run.path)
 
     @property
     def search(self) -> Next | None:
-        """The command that looks for flags; None: nobody knows it, or it was done."""
+        """The command that searches for flags; None if the program is unknown or the search is
+        done.
+        """
         run = self.run_around
         if run is None:
             return None
-        # a module alone needs nothing that starts programs
+        # imported late: a module alone needs no code that starts programs
         from pgle.run.inputs.found_flags import tune
 
         return tune(run)
@@ -105,7 +111,7 @@ class Predicted:
 
 
 def predict_file(request: Predict) -> Predicted:
-    """Predict a step of the main module.
+    """Predict the step of the main module.
 
     Raises:
         UserError: an input is bad, or no module is scheduled.
@@ -151,8 +157,8 @@ def predict_file(request: Predict) -> Predicted:
 
 
 def _stage_of(path: AnyPath) -> tuple[AnyPath, str]:
-    """Of a run directory the dump of the stage that shows the program as it will run, and its
-    name.
+    """Return the dump and the name of the stage that shows a run directory's program in its final
+    form.
     """
     run = RunDirectory(Path(str(path)))
     for name in ("perf", "baseline", "profile") if run.is_recorded else ():
@@ -162,7 +168,9 @@ def _stage_of(path: AnyPath) -> tuple[AnyPath, str]:
 
 
 def _planned(module: Module, hardware: Hardware) -> PlannedMemory:
-    """Device memory by XLA's plan in the module's dump; nothing where it has none."""
+    """Return the device memory of XLA's plan in the module's dump; empty if the dump has no
+    plan.
+    """
     path = as_path(module.source)
     if not path.is_file():
         return PlannedMemory()
@@ -176,8 +184,10 @@ def _planned(module: Module, hardware: Hardware) -> PlannedMemory:
 
 
 def account_of_run(run: RunDirectory) -> Account | None:
-    """The account of a run directory's step as it will run; None if it has no scheduled module."""
+    """Return the account of a run directory's final step; None if the run has no scheduled
+    module.
+    """
     try:
         return predict_file(Predict(run.path)).account
-    except UserError:  # `pgle predict` says why
+    except UserError:  # `pgle predict` reports the reason
         return None

@@ -1,5 +1,5 @@
-"""`pgle ranks` as a function: dumps, a run directory or logs of several ranks to where they would
-start their collectives in another order.
+"""`pgle ranks` as a function: find where ranks start their collectives in different orders. The
+input is the dumps, a run directory or the logs of several ranks.
 """
 
 from __future__ import annotations
@@ -47,20 +47,20 @@ NAME_OTHERS = (
 
 @dataclass
 class Rank:
-    """What one rank has left."""
+    """The files and facts of one rank."""
 
     dumps: list[AnyPath] = field(default_factory=list)
     logs: list[AnyPath] = field(default_factory=list)
-    facts: HookFacts = field(default_factory=HookFacts)  # of the hook
-    # by module and number of its compilation
+    facts: HookFacts = field(default_factory=HookFacts)  # facts from the hook
+    # launches by module name and number of the compilation
     orders: dict[tuple[str, int], Launches] = field(default_factory=dict)
-    # what may explain a difference, the weightiest first
+    # possible causes of a difference, most likely first
     causes: dict[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
 class RankDifference:
-    """A place where ranks disagree, and why."""
+    """A place where ranks disagree, with the reason."""
 
     module: str
     place: Difference
@@ -72,20 +72,21 @@ class Ranks:
     """Whether all ranks start their collectives in the same order."""
 
     ranks: tuple[str, ...]
-    collectives: int  # of the largest module that was compared; 0: none was
+    # in the largest module that was compared; 0: no module was compared
+    collectives: int
     differences: tuple[RankDifference, ...]
-    unknown: tuple[str, ...]  # what cannot be known, a clause each
-    stuck: tuple[str, ...]  # places at which logs say that ranks wait
-    notes: tuple[str, ...]  # assumptions
+    unknown: tuple[str, ...]  # one clause per fact that the files leave unknown
+    stuck: tuple[str, ...]  # places at which ranks wait, by their logs
+    notes: tuple[str, ...]  # assumptions of the comparison
 
     @property
     def ok(self) -> bool:
-        """Whether every rank is known to agree."""
+        """Whether all ranks are known to agree."""
         return not self.differences and not self.unknown
 
 
 def compare_ranks(paths: Sequence[AnyPath]) -> Ranks:
-    """The ranks in dumps, run directories and logs, compared module by module."""
+    """Compare the ranks in dumps, run directories and logs, module by module."""
     ranks = _gather(paths)
     stuck: list[str] = []
     damaged: list[str] = []
@@ -93,7 +94,9 @@ def compare_ranks(paths: Sequence[AnyPath]) -> Ranks:
         for path in rank.dumps:
             try:
                 _read_dumps(rank, path)
-            except UserError as error:  # a job that ends while it dumps leaves a part
+            except (
+                UserError
+            ) as error:  # a job that ends during a dump leaves a truncated file
                 damaged.append(f"rank {label}: {error.what}")
         _know_facts(rank)
         for path in rank.logs:
@@ -120,11 +123,11 @@ def compare_ranks(paths: Sequence[AnyPath]) -> Ranks:
     )
 
 
-# What each path holds.
+# Find what each path holds.
 
 
 def _gather(paths: Sequence[AnyPath]) -> dict[str, Rank]:
-    """The files of each rank, by its label."""
+    """Return the files of each rank, by its label."""
     ranks: dict[str, Rank] = {}
     dumps: list[AnyPath] = []
     logs: list[AnyPath] = []
@@ -159,14 +162,16 @@ def _gather(paths: Sequence[AnyPath]) -> dict[str, Rank]:
 
 
 def _labels(paths: Sequence[AnyPath], shared: str) -> list[str]:
-    """The number that tells the paths apart, or what they do not share."""
+    """Return the number that distinguishes each path, else the part that the paths do not share."""
     names = [os.path.relpath(str(path), shared) for path in paths]
     number = re.search(r"rank\D?(\d+)", names[0]) if len(names) == 1 else None
     return rank_labels(names) if number is None else [str(int(number[1]))]
 
 
 def _stage(path: AnyPath) -> dict[int, RankFiles]:
-    """The ranks of a stage that a path names; of a run directory those of its last one."""
+    """Return the ranks of the stage that a path names; of a run directory, the ranks of its last
+    stage.
+    """
     if not isinstance(path, Path):
         return {}
     if RunDirectory(path).is_recorded:
@@ -178,7 +183,7 @@ def _stage(path: AnyPath) -> dict[int, RankFiles]:
 
 
 def _ranks_of(stage: StageFolder) -> dict[int, RankFiles]:
-    """The ranks with a log or dumps: one launcher of many ranks keeps one log."""
+    """Return the ranks with a log or dumps. A launcher of many ranks writes a single log."""
     found = dict(stage.ranks_with_log())
     for folder in sorted(stage.path.glob("hlo.rank*")):
         number = folder.name.removeprefix("hlo.rank")
@@ -194,7 +199,7 @@ def _of_stage(files: RankFiles) -> Rank:
 
 
 def _in_folder(folder: AnyPath) -> tuple[list[AnyPath], list[AnyPath], list[AnyPath]]:
-    """The folder itself if dumps are in it; folders in it that hold dumps; logs in it."""
+    """Return the folder itself if it holds dumps, its subfolders with dumps, and its logs."""
     items = sorted(folder.iterdir(), key=str)
     has_dumps = any(is_hlo(item) and "module_" in item.name for item in items)
     inner = [
@@ -207,7 +212,7 @@ def _in_folder(folder: AnyPath) -> tuple[list[AnyPath], list[AnyPath], list[AnyP
     return own, inner, [] if has_dumps else logs
 
 
-# What a rank has left.
+# Read the files of a rank.
 
 
 def _read_dumps(rank: Rank, path: AnyPath) -> None:
@@ -222,7 +227,7 @@ def _read_dumps(rank: Rank, path: AnyPath) -> None:
 
 
 def _beside(module: Module) -> dict[str, str]:
-    """What XLA dumped with a module, and may explain a difference."""
+    """Return facts that XLA dumped with a module and that may explain a difference."""
     found = {}
     source = Path(module.source)
     stem = re.sub(r"\.(sm_|cpu_|gpu_|before|after).*", "", source.name)
@@ -241,7 +246,7 @@ def _beside(module: Module) -> dict[str, str]:
 
 
 def _know_facts(rank: Rank) -> None:
-    """Add what the hook noted."""
+    """Add the hook's facts to a rank."""
     versions = rank.facts.get("versions", {})
     noted = {name: text for name, text in versions.items() if name.startswith("jax")}
     if kind := rank.facts.get("device_kind"):
@@ -251,14 +256,15 @@ def _know_facts(rank: Rank) -> None:
 
 
 def _read_log(ranks: dict[str, Rank], path: AnyPath, label: str) -> list[str]:
-    """Note in `ranks` what a log says of a profile and of the compilation cache.
+    """Add to `ranks` what a log says about a profile and the compilation cache.
 
     Args:
-        label: of lines that have none. If all have one, the log is of other ranks, and `ranks` has
-            them from then on.
+        ranks: the ranks by label. A log whose lines all name ranks adds these ranks.
+        path: the log.
+        label: the rank of lines that name no rank.
 
     Returns:
-        Where the log says that ranks wait or have ended.
+        Lines of the log which say that ranks wait or ended.
     """
     with open_bytes(path) as stream:
         whole = collect(read_events(stream, rank=label))
@@ -281,7 +287,7 @@ def _refile(ranks: dict[str, Rank], label: str, named: str) -> None:
 
 
 def _note_log(rank: Rank, log: RankLog) -> None:
-    """Add what the log of a rank says of a profile and of the compilation cache."""
+    """Add what a rank's log says about a profile and the compilation cache."""
     blocks = list(log.last.values())
     if blocks:
         took = any(block.took_profile for block in blocks)
@@ -301,13 +307,15 @@ def _nccl_lines(ranks: Mapping[str, Rank]) -> Iterator[str]:
                         yield line.decode("utf-8", "replace")
 
 
-# The comparison.
+# Compare the ranks.
 
 
 def _compared(
     ranks: Mapping[str, Rank],
 ) -> tuple[list[RankDifference], list[Launches]]:
-    """The differences of every module that several ranks have, and what was compared."""
+    """Return the differences in all modules that several ranks have, and the launches that were
+    compared.
+    """
     found: list[RankDifference] = []
     compared: list[Launches] = []
     causes = {label: rank.causes for label, rank in ranks.items()}
@@ -327,15 +335,15 @@ def _compared(
 
 
 def _modules(ranks: Mapping[str, Rank]) -> dict[tuple[str, int], None]:
-    """The modules that any rank has, in their order."""
+    """Return the modules of all ranks, in order."""
     orders = (rank.orders for rank in ranks.values())
     return dict.fromkeys(chain.from_iterable(orders))
 
 
 def _placed(ranks: Mapping[str, Rank], devices: int) -> dict[str, Sequence[int]]:
-    """The devices of each rank, where it is known how many a rank has; else none.
+    """Return the devices of each rank; empty if the number of devices per rank is unknown.
 
-    JAX numbers devices process by process; a mesh may order them otherwise.
+    JAX numbers devices process by process; a mesh may order them differently.
     """
     placed: dict[str, Sequence[int]] = {}
     for place, (label, rank) in enumerate(ranks.items()):
@@ -349,7 +357,7 @@ def _placed(ranks: Mapping[str, Rank], devices: int) -> dict[str, Sequence[int]]
 
 
 def _notes(ranks: Mapping[str, Rank], compared: Sequence[Launches]) -> Iterator[str]:
-    """What is assumed of the modules that were compared."""
+    """Yield the assumptions about the modules that were compared."""
     devices = max((order.devices for order in compared), default=0)
     if devices and not all(_placed(ranks, devices).get(label) for label in ranks):
         yield "which GPUs a rank has is not known: every group counts as shared by all"
@@ -358,7 +366,7 @@ def _notes(ranks: Mapping[str, Rank], compared: Sequence[Launches]) -> Iterator[
 
 
 def _unknown(ranks: Mapping[str, Rank]) -> Iterator[str]:
-    """What the files leave unknown."""
+    """Yield the facts that the files leave unknown."""
     have = {label for label, rank in ranks.items() if rank.orders}
     if not have:
         yield "no rank has a dump with collectives: the order is unknown"

@@ -1,5 +1,5 @@
-"""`pgle rehearse` as a function: one module, compiled with and without a profile, and what that
-changes.
+"""`pgle rehearse` as a function: compile a module with and without a profile, and compare the
+steps.
 """
 
 from __future__ import annotations
@@ -72,17 +72,21 @@ LHS_BY_LEVEL = tuple(f"--jax_optimization_level=O{level}" for level in (1, 2, 3)
 OTHERS_DIFFER = (
     "the two compilations differ by more than the profile (their fingerprints differ)"
 )
-UNREAD_SHARE = 0.001  # of the step; less than that is not worth a line
+UNREAD_SHARE = 0.001  # share of the step; a smaller one is not worth a warning
 
 
 def memory_warning(
     compiled: CompileResult, allocator_bytes: int, target: Target
 ) -> str:
-    """The warning that memory is too short, so that XLA schedules for memory and not for speed, or
-    so near its limit that a small change may turn XLA's choices; empty if neither.
+    """Return a warning about memory; empty if there is enough.
+
+    XLA schedules for memory instead of speed if memory is too short. Near the limit, a small change
+    may change XLA's decisions.
 
     Args:
-        allocator_bytes: of the job's allocator; 0: unknown.
+        compiled: the compilation.
+        allocator_bytes: memory of the job's allocator; 0: unknown.
+        target: the GPU.
     """
     found = SCHEDULER_MEMORY.search(compiled.log.read_text(errors="replace"))
     used, limit = (int(found[1]), int(found[2])) if found else (0, 0)
@@ -107,7 +111,7 @@ def memory_warning(
 
 
 def _unread_warning(prediction: Prediction, moves: Iterable[Move]) -> str:
-    """Collectives that run though nothing reads their results."""
+    """Return a warning about collectives whose results nothing reads; empty if there are none."""
     unread = [
         move.before for move in moves if move.before is not None and move.before.unread
     ]
@@ -124,7 +128,7 @@ def _unread_warning(prediction: Prediction, moves: Iterable[Move]) -> str:
 
 
 def _partition_warning(module: Module) -> str:
-    """Whether a scheduled module has custom calls that its program would have partitioned."""
+    """Return a warning if a scheduled module has custom calls that its program would partition."""
     if all(item.custom_call_target != PARTITIONED_LATER for item in module.walk()):
         return ""
     return (
@@ -136,7 +140,7 @@ def _partition_warning(module: Module) -> str:
 
 
 def lhs_warning(flags: Iterable[str], *, runs: bool) -> str:
-    """Whether LHS runs though the user's flags turn it off."""
+    """Return a warning if LHS runs although the user's flags turn it off."""
     if not runs or FlagList(tuple(map(typed_flag, flags))).is_true(LHS) is not False:
         return ""
     return (
@@ -146,9 +150,10 @@ def lhs_warning(flags: Iterable[str], *, runs: bool) -> str:
 
 
 def belief_warning(believed_us: float | None, step_us: float) -> str:
-    """Whether LHS without a profile takes more time to be exposed than the whole step has.
+    """Return a warning if LHS without a profile assumes more exposed time than the whole step
+    takes.
 
-    jaxlib 0.11 takes asynchronous fusions of slices for milliseconds.
+    jaxlib 0.11 assumes milliseconds for asynchronous fusions of slices.
     """
     if believed_us is None or believed_us <= step_us:
         return ""
@@ -161,21 +166,24 @@ def belief_warning(believed_us: float | None, step_us: float) -> str:
 
 @dataclass(frozen=True)
 class CompiledSide:
-    """One of the schedules."""
+    """One of the compared schedules."""
 
-    compiled: CompileResult  # what the compiler left
+    compiled: CompileResult  # the compiler's output
     module: Module  # the scheduled module
-    prediction: Prediction  # one step, with the cost table that both sides share
+    # prediction of one step, with the costs that both sides share
+    prediction: Prediction
 
     @property
     def believed_exposed_us(self) -> float | None:
-        """Exposed communication of a step as LHS itself sees it; None where it left no dump."""
+        """Exposed communication of a step in microseconds, as LHS assumes it; None without an LHS
+        dump.
+        """
         believed = self.compiled.believed
         exposed = 0.0
         for name, item in believed.items():
             found = self.module.computations.get(name)
             around = loops(self.module, found.root) if found is not None else []
-            # loops of unknown length count once
+            # a loop with unknown trip count counts once
             times = prod(trips or 1 for _, trips in around)
             exposed += item.total_wasted_cycles * times
         return exposed if believed else None
@@ -183,45 +191,45 @@ class CompiledSide:
 
 @dataclass(frozen=True)
 class Rehearsal:
-    """Baseline (LHS without a profile) against profiled."""
+    """The comparison of the baseline (LHS without a profile) with the profiled schedule."""
 
     request: RehearseRequest  # what was compiled
-    # the schedule that XLA makes by the user's flags alone; None where that is LHS too
+    # XLA's schedule with the user's flags alone; None if this schedule uses LHS too
     default: CompiledSide | None
     # baseline, profiled: LHS without the profile and with it
     baseline: CompiledSide
     profiled: CompiledSide
-    # whether XLA used the profile for this module, with its proof
+    # whether XLA used the profile for this module, with the evidence
     verdict: ModuleVerdict
-    moves: tuple[Move, ...]  # collectives, the largest change of exposed time first
-    # ``measured``, ``simulated and estimated``, …: behind every prediction
+    # collectives, sorted by change of exposed time, largest first
+    moves: tuple[Move, ...]
+    # kind of the costs of all predictions, such as ``measured`` or ``simulated and estimated``
     costs_are: str
-    profile: Path  # the profile that was given to XLA
+    profile: Path  # the profile that XLA was given
     warnings: tuple[str, ...]  # one line each
-    control: Control | None = (
-        None  # a second compilation; None: no verdict hangs on one
-    )
-    tune: Next | None = None  # the command that looks for flags
+    # the second compilation; None: no verdict depends on one
+    control: Control | None = None
+    tune: Next | None = None  # the command that searches for flags
     measure: Next | None = None  # the command that measures the program
     advise: Next | None = None  # the command that tries edits of the program
-    timed: TimedSteps | None = None  # of the run directory that was given
-    # that was given, if it is rehearsed as it was run; None: another setting, or no run directory
+    timed: TimedSteps | None = None  # step times of the run directory that was given
+    # the run directory that was given, if the rehearsal uses the run's settings; else None
     run: RunDirectory | None = None
-    trials: Shown = field(default_factory=dict)  # of an earlier `advise`
+    trials: Shown = field(default_factory=dict)  # what an earlier `advise` found
 
     @property
     def used(self) -> bool:
-        """Whether XLA used the profile, and enough of it."""
+        """Whether XLA used the profile, and enough of its costs."""
         return self.verdict.verdict is ProfileUse.USED
 
     @property
     def gained(self) -> Controlled:
-        """What the profile gains."""
+        """The gain from the profile."""
         return profile_gain(self.schedules, self.control)
 
     @property
     def lhs_gained(self) -> Controlled | None:
-        """What LHS alone gains; None if XLA runs it without being asked."""
+        """The gain from LHS alone; None if XLA uses LHS by default."""
         return lhs_gain(self.schedules, self.control)
 
     @property
@@ -231,7 +239,7 @@ class Rehearsal:
 
     @cached_property
     def account(self) -> Account:
-        """The step by the user's flags, and what would shorten it."""
+        """The step with the user's flags, and what would shorten it."""
         now, request = self.now, self.request
         moved = sum(move.moved for move in self.moves)
         tried = ScheduleGains(
@@ -261,7 +269,7 @@ class Rehearsal:
 
     @cached_property
     def schedules(self) -> Schedules:
-        """Of the compilation with the user's flags."""
+        """The schedules of the compilation with the user's flags."""
         default = None if self.default is None else self.default.prediction
         return Schedules(
             compiled=self.baseline.compiled,
@@ -273,23 +281,23 @@ class Rehearsal:
 
     @property
     def lower_bound_why(self) -> str:
-        """Why a step of either schedule is only a lower bound, so that no verdict is possible;
-        empty if none is.
+        """Why one of the steps is only a lower bound, which rules out a verdict; empty if neither
+        is.
         """
         predictions = (self.profiled.prediction, self.baseline.prediction)
         return next((why for one in predictions if (why := one.lower_bound_why)), "")
 
     @property
     def holds(self) -> bool:
-        """Whether a step was compiled, the profile was used if there is anything that it could
-        move, and the steps can be compared.
+        """Whether the comparison is valid. A step was compiled, the steps can be compared, and XLA
+        used the profile unless it can move nothing.
         """
         is_used = self.used or not self.moves
         return is_used and not (self.request.no_step or self.lower_bound_why)
 
     @property
     def good(self) -> bool:
-        """Whether the prediction holds, and the program ran without a fault of its own."""
+        """Whether the comparison is valid, and the program ran without a fault of its own."""
         return self.holds and not self.request.failed
 
 
@@ -316,11 +324,11 @@ def rehearse(asked: Rehearse, on_phase: OnPhase = lambda phase: None) -> Rehears
 
 
 def rehearsed(request: RehearseRequest, on_phase: OnPhase) -> Rehearsal:
-    """Compile with and without the profile, and as XLA would by itself; simulate all with one cost
-    table; compare.
+    """Compile with the profile, without it, and with the user's flags alone. Simulate all schedules
+    with the same costs, and compare them.
     """
     with (
-        # outside the session, whose end ends what still compiles
+        # opened before the session: when the session ends, it stops compilations that still run
         ThreadPoolExecutor(4) as pool,
         open_session(
             request.compilation(),
@@ -337,29 +345,29 @@ def rehearsed(request: RehearseRequest, on_phase: OnPhase) -> Rehearsal:
 
 @dataclass(frozen=True)
 class _Compiled:
-    """What the compilations of a rehearsal made; sides as of `Rehearsal`."""
+    """The results of a rehearsal's compilations; the sides are those of `Rehearsal`."""
 
     default: CompiledSide | None
     baseline: CompiledSide
     profiled: CompiledSide
-    profile: Path  # that was given to XLA
-    given: Profile  # as it is read
-    costs: Profile | None  # that price the schedules; None: estimates
+    profile: Path  # the profile that XLA was given
+    given: Profile  # this profile, parsed
+    costs: Profile | None  # costs that price the schedules; None: estimates
     control: Control | None
-    unmoved: Sequence[str]  # warnings
+    unmoved: Sequence[str]  # warnings on flags without effect
 
 
 @dataclass(frozen=True)
 class _Ahead:
-    """A schedule with a profile of estimates, made before it is known whether these are right."""
+    """A schedule made early with a profile that may turn out wrong."""
 
-    profile: bytes  # the file that it was made with
+    profile: bytes  # content of the profile that the schedule used
     schedule: Future[CompileResult]
 
 
 @dataclass(frozen=True)
 class _Compilations:
-    """The compilations of a rehearsal. What does not need another one's result runs in parallel."""
+    """The compilations of a rehearsal. Those that need no result of another one run in parallel."""
 
     request: RehearseRequest
     session: Session
@@ -367,14 +375,16 @@ class _Compilations:
 
     @property
     def flags(self) -> tuple[str, ...]:
-        """With LHS on, unless the user's say otherwise."""
+        """The user's flags, with LHS turned on unless they decide that."""
         return self.session.base.flags
 
     def run(self) -> _Compiled:
-        """Make all schedules, in this order; ``begin`` starts one and does not wait for it.
+        """Make all schedules, in this order. A ``begin`` method starts a schedule and does not
+        wait.
 
-        The other schedules are made while the module is compiled whole, and while it is tried
-        whether its scheduling passes alone make the same of it.
+        While the whole module compiles, the other schedules are made from its scheduling passes
+        alone. Meanwhile a check shows whether these passes give the schedule of the whole
+        compilation.
         """
         whole = self.session.without_profile("baseline", self.flags)
         default_begun = self._begin_default()
@@ -404,14 +414,17 @@ class _Compilations:
         )
 
     def _begin_default(self) -> Future[CompileResult] | None:
-        """The schedule by the user's flags alone; None if it is surely the baseline."""
+        """Start the schedule with the user's flags alone. Return None if it must equal the
+        baseline.
+        """
         if not _has_default(self.request):
             return None
         return self.pool.submit(self.session.schedule, "default", self.request.flags)
 
     def _begin_with_guess(self, whole: Future[CompileResult]) -> _Ahead | None:
-        """The schedule with the profile before the baseline's is known: with the user's profile, or
-        with estimates of the program before scheduling. None if these cannot be made yet.
+        """Start the schedule with a profile before the baseline is ready: with the user's profile,
+        or with estimates of the program before scheduling. Return None if these estimates are not
+        possible yet.
         """
         profile = self.request.profile
         if profile is None:
@@ -429,8 +442,8 @@ class _Compilations:
         costs: Profile | None,
         contention: Contention,
     ) -> CompiledSide | None:
-        """The side of the user's flags alone. A schedule dump of LHS shows that XLA runs it
-        unasked; then this is the baseline again, and there is none.
+        """Return the side with the user's flags alone. None if XLA left an LHS dump: it then uses
+        LHS by default, and this side would repeat the baseline.
         """
         if begun is None or begun.result().lhs is not None:
             return None
@@ -439,7 +452,9 @@ class _Compilations:
     def _begin_control(
         self, baseline: CompiledSide, *, has_default: bool
     ) -> Future[Control] | None:
-        """The second compilation; None if no verdict hangs on the kernels for products."""
+        """Start the second compilation. Return None if no verdict depends on the kernels for
+        products.
+        """
         if not hangs_on_choice([baseline.prediction]):
             return None
         flag = other_choice(self.flags)
@@ -448,7 +463,7 @@ class _Compilations:
         )
 
     def _profiled(self, ahead: _Ahead | None, profile: Path) -> CompileResult:
-        """The schedule with the profile: the one that was made ahead, if its profile was right."""
+        """Return the schedule with the profile. Use the early schedule if its profile was right."""
         if ahead is not None:
             made = ahead.schedule.result()
             if profile.read_bytes() == ahead.profile:
@@ -467,7 +482,7 @@ class _Compilations:
 
 
 def _compared(request: RehearseRequest, made: _Compiled) -> Rehearsal:
-    """Compare the schedules: what XLA used, what moved, and what makes the answer unsure."""
+    """Compare the schedules: what XLA used, what moved, and what makes the answer uncertain."""
     baseline = made.baseline
     profiled = made.profiled
     verdict = confirm_compiled(profiled.compiled.log, profiled.compiled.lhs, made.given)
@@ -497,7 +512,7 @@ def _compared(request: RehearseRequest, made: _Compiled) -> Rehearsal:
 def _warnings(
     request: RehearseRequest, made: _Compiled, moves: Iterable[Move]
 ) -> Iterator[str]:
-    """What makes the answer unsure; some are empty."""
+    """Yield warnings on what makes the answer uncertain; some are empty."""
     baseline = made.baseline
     profiled = made.profiled
     yield from request.warnings
@@ -516,7 +531,9 @@ def _warnings(
 def _compilation_warnings(
     request: RehearseRequest, baseline: CompiledSide, costs: Profile | None
 ) -> Iterator[str]:
-    """What the compilation without a profile may have got wrong; some are empty."""
+    """Yield warnings on what the compilation without a profile may have got wrong; some are
+    empty.
+    """
     module = baseline.module
     known = () if costs is None else effective_costs(costs, module.fingerprint)
     yield from unmodelled_warnings(module, known)
@@ -531,7 +548,9 @@ def _compilation_warnings(
 
 
 def _belief_warning(request: RehearseRequest, baseline: CompiledSide) -> str:
-    """The warning about XLA's own estimate; empty for older GPUs, for which it is a constant."""
+    """Return the warning on XLA's own estimate. Empty for older GPUs, for which XLA assumes a
+    constant.
+    """
     if not request.target.vendor.is_modelled(request.target.architecture):
         return ""
     return belief_warning(baseline.believed_exposed_us, baseline.prediction.step_us)
@@ -540,7 +559,7 @@ def _belief_warning(request: RehearseRequest, baseline: CompiledSide) -> str:
 def _controlled(
     session: Session, request: RehearseRequest, flag: str, has_default: bool
 ) -> Control:
-    """The same schedules with the other kernels for products, their costs from the same source."""
+    """Make the schedules with the other kernels for products, with costs from the same source."""
     flags = (*session.base.flags, flag)
     own = (*request.flags, flag)
 
@@ -572,13 +591,16 @@ def _controlled(
 def _profile_for(
     made: CompileResult, request: RehearseRequest, out: Path
 ) -> tuple[Path, Profile | None]:
-    """The profile for a program, scheduled without one, and the costs that schedules are priced by.
+    """Return the profile for XLA, and the costs that price the schedules.
 
-    Without a profile of the user it is one of estimates, and there are no costs: estimates of the
-    scheduled modules are nearer than estimates of LHS's input.
+    If the user gives no profile, the profile holds estimates and the costs are None. Schedules are
+    then priced by estimates of the scheduled modules, which are more accurate than those of LHS's
+    input.
 
     Args:
-        out: the folder for a profile that is made here.
+        made: the program, scheduled without a profile.
+        request: the rehearsal.
+        out: the folder for a new profile.
     """
     if request.profile is None:
         return _estimated(out, made, request.hardware), None
@@ -597,15 +619,15 @@ def _priced(
     costs: Profile | None,
     contention: Contention | None = None,
 ) -> Prediction:
-    """A schedule's step by given costs; by estimates if there are none."""
+    """Return the predicted step of a schedule, by the given costs or by estimates."""
     if costs is None:
         return session.predicted(made)
     return predict(made.scheduled, costs, session.hardware, contention=contention)
 
 
 def _has_default(request: RehearseRequest) -> bool:
-    """Whether the user's flags alone make another schedule: no LHS by default for the GPU, nor by
-    the user's choice.
+    """Whether the user's flags alone give a schedule without LHS. This is so if neither the flags
+    nor XLA's default for the GPU turn LHS on.
     """
     jaxlib = release(installed(request.python).jaxlib)
     asked = any(
@@ -617,10 +639,10 @@ def _has_default(request: RehearseRequest) -> bool:
 
 
 def _estimated(out: Path, compiled: CompileResult, hardware: Hardware) -> Path:
-    """A profile of estimates, so that XLA can be asked what it would do with roughly true costs.
+    """Write a profile of estimates, so that XLA can schedule with roughly true costs.
 
-    They are of the instructions that LHS saw, where it left a dump: later passes rename and repeat
-    some. In the order of their names, since LHS breaks ties in an order of its own.
+    If LHS left a dump, the costs are those of the instructions that LHS saw, since later passes
+    rename and repeat some. They are sorted by name, since LHS breaks ties in its own order.
     """
     module = compiled.scheduled if compiled.lhs is None else compiled.lhs.module
     profile = estimate_profile(module, hardware)

@@ -1,5 +1,5 @@
-"""From the words of `pgle rehearse` or `tune` to what is compiled: a module file, or the captured
-step of a program.
+"""Turn the words of `pgle rehearse` or `tune` into a module to compile: a file, or a program's
+captured step.
 """
 
 from __future__ import annotations
@@ -69,14 +69,14 @@ from pgle.xla.vendors import Vendor
 
 LHS_ON = f"--{LHS}=true"
 NEAR = 0.03
-"""Part of the memory limit. On one public program 3.7 GiB less of 138.2 (2.7 %) ended
-rematerialisation, and the step got shorter by several per cent (marin-community/marin, pull request
-8070).
+"""Share of the memory limit that counts as near the limit. One public program, with 3.7 of 138.2
+GiB (2.7 %) less, needed no more rematerialisation, and its step got several per cent shorter
+(marin-community/marin, pull request 8070).
 """
 
-LEAST_GIB = 0.1  # that is written as GiB
+LEAST_GIB = 0.1  # a smaller amount is not written in GiB
 
-DEFAULT_TARGET = "h100"  # the GPU that is meant where none is named
+DEFAULT_TARGET = "h100"  # the GPU if nothing names one
 
 OURS: Mapping[str, str] = {
     "xla_dump_to": "give the folder with -o",
@@ -85,51 +85,52 @@ OURS: Mapping[str, str] = {
 """Flags that a rehearsal sets itself, and what to do instead."""
 
 MODEL_OPTIONS = "xla_gpu_analytical_latency_estimator_options"
-OF_XLA = (
-    8  # GPUs of a host, as XLA's model assumes (openxla/xla `sol_gpu_cost_model.cc`)
-)
+OF_XLA = 8  # GPUs per host in XLA's model (openxla/xla `sol_gpu_cost_model.cc`)
 
 UNKNOWN_FLAGS = (
     "what the program itself adds to XLA_FLAGS is not known, since pgle's hook did not see it; "
     "say --flag"
 )
 _ENDS_XLA = ("unknown", "removed", "too-new", "needs-value", "bad-value")
-OLDEST_PYTHON = (3, 11)  # that can run pgle's half of the compiler's process
+# oldest Python that can run pgle's part of the compiler's process
+OLDEST_PYTHON = (3, 11)
 
 _MODULE_SUFFIXES = (".mlir", ".pb", ".xz", ".gz", ".txt", ".hlo", ".bin")
 
 
 @dataclass(frozen=True)
 class RehearseRequest:
-    """A module, and all that is decided of its compilations before the first."""
+    """A module, and every setting of its compilations."""
 
-    module: Path  # the file
+    module: Path  # the module's file
     target: Target  # the GPU
     out: Path  # folder for dumps, profile and pictures; new or empty
     python: str  # the interpreter whose jaxlib compiles
-    # the command; what else is here is settled, whatever it says
+    # the command; the other fields overrule it
     asked: ForCompiler = field(default_factory=ForCompiler)
-    # of the user, from XLA_FLAGS and from the command line, as text; the later wins
+    # flags from XLA_FLAGS and then from the command line, as text; later flags win
     flags: tuple[str, ...] = ()
     topology: str | None = None  # ``SxHxD``; None: one host
     profile: Path | None = None  # measured costs; None: estimates replace them
-    # part of the GPU's memory that the job's allocator has; 0: it has no limit
+    # share of GPU memory that the job's allocator has; 0: no limit
     memory_fraction: float = DEFAULT_FRACTION
-    # the other modules, which were not chosen, in words, the largest first
+    # descriptions of the modules that were not chosen, largest first
     others: tuple[str, ...] = ()
-    no_step: str = ""  # why the module is no step of its captured program
-    # how its captured program failed, by a fault of its own, after its step; empty: it did not
+    # why the module is not the step of its captured program; empty: it is
+    no_step: str = ""
+    # how the captured program failed by its own fault after the step; empty: it did not fail
     failed: str = ""
-    # of that program, if the capture cannot have caused its fault; else 0
+    # the captured program's exit code, if the capture cannot have caused its failure; else 0
     exit_code: int = 0
-    facts: CapturedFacts = NOTHING_KNOWN  # of that program
-    assumed: bool = False  # nobody names how many devices the captured program has
-    program: str = ""  # a digest of the captured program, if it was run for the request
+    facts: CapturedFacts = NOTHING_KNOWN  # facts about the captured program
+    # whether the device count of the captured program is an assumption
+    assumed: bool = False
+    program: str = ""  # digest of the captured program, if it was run for this request
     warnings: tuple[str, ...] = ()  # one line each
 
     @property
     def hardware(self) -> Hardware:
-        """The GPU, its hosts and its network: one value for the whole answer."""
+        """The GPU, its hosts and its network, for all parts of the answer."""
         return find_hardware(
             self.target,
             topology=self.topology,
@@ -138,26 +139,26 @@ class RehearseRequest:
 
     @property
     def allocator_bytes(self) -> int:
-        """Device memory that the job's allocator has; 0: it has no limit."""
+        """Device memory of the job's allocator, in bytes; 0: no limit."""
         return int(self.memory_fraction * self.target.memory_bytes)
 
     def asked_for(self, devices: int) -> RehearseRequest:
-        """The request with the devices that the user asked for."""
+        """Return this request with `devices` as the device count that the user asked for."""
         return replace(self, facts=replace(self.facts, devices=devices))
 
     def absolute(self) -> RehearseRequest:
-        """The same for a process in another folder."""
+        """Return this request with absolute paths, for a process in another folder."""
         profile = None if self.profile is None else self.profile.resolve()
         return replace(self, module=self.module.resolve(), profile=profile)
 
     @property
     def files_read(self) -> tuple[Path, ...]:
-        """What each machine that compiles it must have: module, profile and interpreter."""
+        """The files that every compiling machine needs: module, profile and interpreter."""
         read = (self.module, self.profile, Path(self.python))
         return tuple(path for path in read if path is not None)
 
     def compilation(self) -> CompileRequest:
-        """What all its compilations share, with LHS on unless the flags say otherwise."""
+        """Return the settings of all compilations, with LHS on unless the flags say otherwise."""
         return CompileRequest(
             module=partitioned(self.module),
             targets=self.target.texts,
@@ -171,18 +172,19 @@ class RehearseRequest:
 
 @dataclass(frozen=True)
 class Understood:
-    """What `rehearse` or `tune` was asked, with what that means in full."""
+    """A request to `rehearse` or `tune`, with everything that it implies."""
 
-    asked: Rehearse  # by modules, measured costs, flags, GPU and topology
-    # as it was asked, if it names a run directory, whose modules `asked` names
+    # the request with modules, measured costs, flags, GPU and topology filled in
+    asked: Rehearse
+    # the original request, if it names a run directory; `asked` then names the directory's modules
     of_run: Rehearse | None = None
-    # the program of a run directory whose stages ran for real
+    # the program of a run directory whose stages ran on GPUs
     ran: CapturedProgram | None = None
-    doubts: tuple[str, ...] = ()  # its unknowns, one line each
+    doubts: tuple[str, ...] = ()  # one line per unknown fact
 
     @property
     def typed(self) -> Rehearse:
-        """As it was asked."""
+        """The request as the user typed it."""
         return self.of_run or self.asked
 
     @property
@@ -197,7 +199,7 @@ class Understood:
 
     @property
     def is_as_it_ran(self) -> bool:
-        """Whether it names a run directory and asks for nothing else than what was run there."""
+        """Whether the request names a run directory and keeps the settings of its run."""
         return self.of_run is not None and not self.of_run.next_words(Rehearse)
 
     @property
@@ -208,15 +210,17 @@ class Understood:
 
 
 def run_named_by(words: Sequence[str]) -> RunDirectory | None:
-    """The run directory that the only word of a command names; None if it names something else."""
+    """Return the run directory that a command's only word names; None if it names something
+    else.
+    """
     run = RunDirectory(Path(words[0])) if len(words) == 1 else None
     return run if run is not None and run.is_recorded else None
 
 
 def understood(given: Rehearse) -> Understood:
-    """What was asked, with what a run directory or a dump that it names says of it.
+    """Complete a request with what its run directory or dump says.
 
-    What is asked in words wins; a GPU that nothing names is `DEFAULT_TARGET`.
+    Settings in the request win. If nothing names a GPU, `DEFAULT_TARGET` is used.
     """
     given = given.of_shape(given.shape)
     run = run_named_by(given.words)
@@ -244,13 +248,13 @@ def understood(given: Rehearse) -> Understood:
 def _of_stage(
     given: Rehearse, run: RunDirectory, stage: StageRecord, folder: Path
 ) -> Rehearse:
-    """What was asked of a run directory, by what its profile stage was asked.
+    """Complete a request for a run directory with the settings of its profile stage.
 
     Args:
-        given: as it was asked.
+        given: the original request.
         run: the run directory.
-        stage: its profile stage.
-        folder: of the modules.
+        stage: the record of its profile stage.
+        folder: the folder of the modules.
     """
     asked: dict[str, Any] = dict(stage.asked)
     hlo = run.stage("profile").rank().hlo
@@ -258,7 +262,8 @@ def _of_stage(
     description = str(described[0]) if described else None
     before = OnDevices(devices=asked.get("devices"), topology=asked.get("topology"))
     flags = given.flags
-    if folder == run.captured:  # else they are in what the program's own flags are
+    # modules elsewhere already contain the program's own flags
+    if folder == run.captured:
         recorded = parse_flags(asked.get("XLA_FLAGS") or "").flags
         flags = (*(format_flags([flag]) for flag in recorded), *flags)
     found = evolve(
@@ -273,9 +278,9 @@ def _of_stage(
 
 
 def _of_dump(given: Rehearse) -> Understood:
-    """What was asked, with the GPU of its dump if it names none.
+    """Complete a request with the GPU of its dump, if the request names no GPU.
 
-    If it names one of another generation than the dump's, there is a doubt.
+    A named GPU of another generation than the dump's adds a doubt.
     """
     if is_program(given.words):
         return Understood(evolve(given, target=given.target or DEFAULT_TARGET))
@@ -288,8 +293,8 @@ def _of_dump(given: Rehearse) -> Understood:
 
 
 def _ran(stage: StageRecord) -> CapturedProgram:
-    """The program of a profile stage that ran for real: its interpreter, and its flags as jax read
-    them, without those that pgle had added for the stage.
+    """Return the program of a profile stage that ran on GPUs: its interpreter and the flags that
+    jax read, without the flags that pgle added for the stage.
     """
     facts = stage.facts.get("hook", {})
     versions = facts.get("versions") or stage.versions
@@ -299,7 +304,7 @@ def _ran(stage: StageRecord) -> CapturedProgram:
     if not given.file:
         for added in flags_for(mode, stage.versions.get("jaxlib"), given).flags:
             if added in own:
-                own.remove(added)  # once: the user's own stays
+                own.remove(added)  # only once: the user may have set this flag too
     version = map(int, re.findall(r"\d+", versions.get("python", "")))
     has_plugin = any(name in PLUGIN_PACKAGES for name in versions)
     return CapturedProgram(
@@ -312,8 +317,8 @@ def _ran(stage: StageRecord) -> CapturedProgram:
 
 
 def launch_of_program(command: Understood) -> ProgramLaunch:
-    """How pgle runs the program of a command line: as in its run directory, else as it was
-    named.
+    """Return how pgle starts the program: as in its run directory, else by the words of the
+    command.
     """
     asked = command.asked
     if command.of_run is not None:
@@ -327,8 +332,8 @@ def launch_of_program(command: Understood) -> ProgramLaunch:
 
 
 def measure_line(command: Understood) -> Next:
-    """The command line that measures the program of a rehearsal: the next stage of its run
-    directory, else all.
+    """Return the command that measures the program: the next stage of its run directory, else all
+    stages.
     """
     how = launch_of_program(command)
     if how.run is not None:
@@ -343,8 +348,8 @@ def measure_line(command: Understood) -> Next:
 
 
 def tune_line(command: Understood) -> Next | None:
-    """The command line of `pgle tune` for the same words; None if it was searched for in their run
-    directory.
+    """Return the `pgle tune` command for these words; None if their run directory already has a
+    search.
     """
     given = command.typed
     place = Path(given.words[0])
@@ -358,13 +363,15 @@ def tune_line(command: Understood) -> Next | None:
 
 
 def advise_line(command: Understood, *more: object) -> Next:
-    """The command line of `pgle advise` for the same words, with more options."""
+    """Return the `pgle advise` command for these words, with more options."""
     options = (*command.typed.next_words(Advise), *more)
     return Next.of("advise", *options, *command.next_words)
 
 
 def is_program(words: Sequence[str]) -> bool:
-    """Whether words start a program: several, or one that is no folder and no module."""
+    """Whether words start a program: several words, or one that is neither a folder nor a
+    module.
+    """
     first = Path(words[0])
     if len(words) > 1 or not first.exists():
         return True
@@ -379,13 +386,17 @@ def is_program(words: Sequence[str]) -> bool:
 def prepared(
     given: Rehearse, *, question: str = ""
 ) -> Iterator[tuple[Understood, RehearseRequest]]:
-    """What was asked with what it means in full, and everything that is decided before the first
-    compilation; of `opened`, the file that lets a folder be continued with.
+    """Yield the completed request, and everything that is decided before the first compilation.
+
+    Args:
+        given: the request.
+        question: name of the file that allows a search to continue in its folder (see `opened`).
     """
     command = understood(given)
     asked, shape = command.asked, command.asked.shape
-    target = load_target(command.target)  # fails before a program runs for minutes
-    Cache.of_user()  # so does its limit
+    # raises errors before a program runs for minutes
+    target = load_target(command.target)
+    Cache.of_user()  # raises an error for a bad cache limit
     if shape:
         devices_in(shape)
     if asked.profile is not None:
@@ -406,7 +417,7 @@ def prepared(
         modules, program = _modules(command, out, before_it_runs)
         request = settle(modules, asked, program, target, out, topology=shape)
         warnings = (*command.doubts, *request.warnings)
-        # the program decides its devices
+        # the program decides the number of devices
         if command.is_program or (command.of_run and shape):
             devices = devices_for(None, topology=shape)
             had = shape or f"1x1x{devices.count}"
@@ -417,37 +428,42 @@ def prepared(
                 request = request.asked_for(devices_in(had))
             request = replace(request, topology=topology) if remarks else request
             own = devices_of(request.module) or devices.count
-            if not request.facts.leaves_idle(own):  # else the account says it
+            # otherwise the account reports the idle devices
+            if not request.facts.leaves_idle(own):
                 warnings = (*remarks, *warnings)
         if (
             question
-        ):  # anew: the program may have written files that its command line names
+        ):  # once more: the program may have written files that its command line names
             request = replace(request, program=_program_digest(asked.words))
         request = replace(request, profile=asked.profile, warnings=warnings)
         yield command, with_hosts_flag(request)
 
 
 def _place_of_search(command: Understood) -> Path:
-    """Where a search is kept if the user does not say: in its run directory, else here."""
+    """Return the folder of a search if the user names none: in its run directory, else the current
+    folder.
+    """
     run = Path() if command.of_run is None else Path(command.of_run.words[0])
     return run / "tuned"
 
 
 def _program_digest(words: Sequence[str]) -> str:
-    """Of a program and the files that its command line names; empty for anything else."""
+    """Return a digest of a program and the files that its command line names; empty for anything
+    else.
+    """
     return sha256(json.dumps(program_of(words)).encode()) if is_program(words) else ""
 
 
 SETTLED = ("devices", "topology", "flags", "module")
-"""What is recorded as it was settled, or is in the module."""
+"""Fields that are recorded in their final form, or that the module contains."""
 
 
 def asked_of_search(asked: ForCompiler, program: str, target: Target) -> Json:
-    """What a search is of, as far as it is known before its module is.
+    """Return what identifies a search before its module is known.
 
     Args:
         asked: the command.
-        program: of `RehearseRequest`; a search that continues takes the modules that were captured.
+        program: digest as in `RehearseRequest`. A search that continues uses the captured modules.
         target: the GPU.
     """
     question = asked.question()
@@ -467,8 +483,8 @@ def asked_of_search(asked: ForCompiler, program: str, target: Target) -> Json:
 def _modules(
     command: Understood, out: Path, before_it_runs: Callable[[], None]
 ) -> tuple[Sequence[Path], CapturedProgram]:
-    """The modules of a file, of a folder of dumps, or of a program, which is run to capture
-    them.
+    """Return the modules of a file, of a folder of dumps, or of a program that is run for the
+    capture.
     """
     asked = command.asked
     first = Path(asked.words[0])
@@ -486,9 +502,10 @@ def _modules(
         if not command.is_program:
             return [first], CapturedProgram()
         check_program(asked.words)
-    before_it_runs()  # it may run for minutes
+    before_it_runs()  # the program may run for minutes
     if (out / "captured").is_dir() and (kept := modules_in(out / "captured")):
-        program = read_captured(out / "captured")  # of the search that continues
+        # captured by the search that continues
+        program = read_captured(out / "captured")
         if changed := changed_import(imported_files(program.sources)):
             raise UserError(
                 f"holds the trials of another search ({changed})",
@@ -518,14 +535,17 @@ def settle(
     *,
     topology: str | None = None,
 ) -> RehearseRequest:
-    """The step among some modules, what compiles it, and the flags that count.
+    """Choose the step among modules, the interpreter that compiles it, and the final flags.
 
     Args:
-        modules: one file, or all of a program or folder.
-        asked: the command; without `module` the program's step is taken, and its flags come after
+        modules: one file, or all modules of a program or folder.
+        asked: the command. If it names no module, the program's step is chosen. Its flags come
+            after
             XLA_FLAGS and the flags that the program sets itself.
-        program: that compiled them; its environment compiles where it can.
-        target, out, topology: of the request.
+        program: the program that compiled the modules; its environment compiles if possible.
+        target: the GPU.
+        out: the folder of the request.
+        topology: the topology of the request.
     """
     choose = asked.module
     module = (
@@ -562,11 +582,12 @@ def settle(
 
 
 def with_hosts_flag(request: RehearseRequest) -> RehearseRequest:
-    """The request with a flag by which XLA's speed-of-light model, too, knows the hosts and the
-    network of the user.
+    """Return the request with a flag that tells XLA's speed-of-light model the user's hosts and
+    network.
 
-    XLA assumes hosts of 8 GPUs and a network of its own. Nothing changes if that is right, if no
-    collective can cross hosts, if the user has set the flag, or if the jaxlib does not know it.
+    XLA assumes hosts of 8 GPUs and its own network speed. The flag is not added if that is right,
+    if no collective can cross hosts, if the user set the flag, or if the jaxlib does not know the
+    flag.
     """
     together = request.hardware.devices_per_host
     devices = devices_in(request.topology) if request.topology else math.inf
@@ -574,7 +595,7 @@ def with_hosts_flag(request: RehearseRequest) -> RehearseRequest:
     if together != OF_XLA and devices > min(together, OF_XLA):
         options["gpus_per_node"] = f"{together}"
     if request.asked.names_network and devices > together:
-        # in GB/s, whatever its name says
+        # in GB/s, despite the option's name
         options["nic_speed_gbps"] = f"{request.hardware.nic_gb_s:g}"
     given = any(typed_flag(flag).name == MODEL_OPTIONS for flag in request.flags)
     if not options or given:
@@ -593,8 +614,8 @@ def with_hosts_flag(request: RehearseRequest) -> RehearseRequest:
 
 
 def near_limit(need: int, have: int) -> str:
-    """Whether the need is so near the limit (bytes) that a small change of memory changes what XLA
-    makes of a program.
+    """Return a warning if the need (bytes) is near the limit (bytes), so that a small change of
+    memory changes XLA's decisions; else empty.
     """
     if abs(need - have) > NEAR * have:
         return ""
@@ -605,7 +626,7 @@ def near_limit(need: int, have: int) -> str:
 
 
 def gib(count: int) -> str:
-    """Bytes in words."""
+    """Return bytes as a text in GiB."""
     if count < LEAST_GIB * 2**30:
         return f"{count / 2**20:.0f} MiB"
     return f"{count / 2**30:.1f} GiB"
@@ -614,8 +635,8 @@ def gib(count: int) -> str:
 def _compiling_python(
     program: CapturedProgram, vendor: Vendor
 ) -> tuple[str, tuple[str, ...]]:
-    """The program's own interpreter where that can compile for GPUs, else ours, with a warning
-    where they differ.
+    """Return the interpreter that compiles, and warnings. Use the program's own if it can compile
+    for GPUs, else pgle's with a warning if the two differ.
     """
     is_new = program.version >= OLDEST_PYTHON
     if program.plugin and is_new and shutil.which(program.python):
@@ -643,10 +664,10 @@ def _compiling_python(
 def checked_flags(
     given: Sequence[str], python: str, own: str
 ) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """The user's flags that count, what a captured program asks of XLA by its `own` too, and
+    """Return the user's flags that apply, the captured program's `own` flags among them, and
     warnings.
 
-    A flag that the program sets and the jaxlib that compiles does not take is left out: another one
+    A flag of the program that the compiling jaxlib does not accept is dropped, since another jaxlib
     ran the program.
     """
     environment: list[Flag] = []

@@ -1,4 +1,4 @@
-"""`pgle rehearse --jax A,B` as a function: one program, captured once and compiled by several
+"""`pgle rehearse --jax A,B` as a function: capture a program once, and compile it with several
 releases of jax.
 """
 
@@ -35,30 +35,32 @@ from pgle.xla.targets import load_target
 from pgle.xla.vendors import Vendor
 
 _REFUSED = ("unknown", "removed", "too-new", "needs-value", "bad-value")
-"""Codes of findings about flags on which XLA ends the process."""
+"""Codes of findings about flags that make XLA end the process."""
 
 
 @dataclass(frozen=True)
 class Interpreter:
-    """Who compiles."""
+    """An interpreter that compiles."""
 
     python: str
-    release: str  # of its jaxlib
+    release: str  # version of its jaxlib
 
 
 @dataclass(frozen=True)
 class Release:
-    """What one release of jax made of the program."""
+    """The result of compiling the program with one release of jax."""
 
     by: Interpreter
     rehearsal: Rehearsal
-    facts: ProgramFacts  # LHS without a profile
-    control_facts: ProgramFacts | None  # of the second compilation; None: there is none
-    dropped: tuple[str, ...]  # flags that it does not take, which were left out
+    facts: ProgramFacts  # facts of the schedule by LHS without a profile
+    # facts of the second compilation; None: there is none
+    control_facts: ProgramFacts | None
+    # flags that this release does not accept, which were left out
+    dropped: tuple[str, ...]
 
     @property
     def schedules(self) -> tuple[Schedules, ...]:
-        """Of both compilations (`both_schedules`)."""
+        """The schedules of both compilations (`both_schedules`)."""
         return both_schedules(self.rehearsal.schedules, self.rehearsal.control)
 
 
@@ -69,26 +71,29 @@ class Upgrade:
     before: Release
     after: Release
     exact: ProgramChanges
-    control: ProgramChanges | None  # by the other kernels for products
+    control: ProgramChanges | None  # changes with the other kernels for products
     flags: tuple[FlagChange, ...]
-    # part of the time of a profile of `before` that finds its place in `after`
+    # share of a profile's time for `before` whose costs also match `after`, 0 to 1
     carried_share: float
-    step: Controlled  # without a profile
-    profiled: Controlled  # with the same costs as a profile
+    step: Controlled  # gain of the step without a profile
+    profiled: Controlled  # gain of the step with equal costs as a profile
 
 
 @dataclass(frozen=True)
 class ReleasesResult:
-    """One program by several releases; the first is compared with each of the others."""
+    """One program compiled by several releases. The first release is compared with each other
+    one.
+    """
 
     request: RehearseRequest
-    captured_by: str  # the jaxlib whose program this is; empty: it is a module's file
+    # jaxlib that captured the program; empty: the input is a module file
+    captured_by: str
     releases: tuple[Release, ...]
     upgrades: tuple[Upgrade, ...]
 
     @property
     def warnings(self) -> tuple[str, ...]:
-        """Each once; with its release if not all releases have it."""
+        """The warnings, each once. A warning that only some releases have names its release."""
         found: dict[str, list[str]] = {}
         for item in self.releases:
             release = item.by.release
@@ -115,7 +120,9 @@ class ReleasesResult:
 def compare_releases(
     asked: Releases, consent: Consent, on_phase: OnPhase
 ) -> ReleasesResult:
-    """Find or make the interpreters, capture the program once, compile it by each."""
+    """Find or make the interpreters, capture the program once, and compile it with each
+    interpreter.
+    """
     if not asked.jax:
         raise UserError(
             "no release of jax is named",
@@ -147,13 +154,13 @@ def compare_releases(
 def interpreters(
     names: Sequence[str], own: str, vendor: Vendor, consent: Consent
 ) -> tuple[Interpreter, ...]:
-    """The interpreters of releases, or as they are named by their paths.
+    """Return the interpreters of the given releases or paths.
 
     Args:
-        names: releases such as ``0.12.0.1``, or interpreters.
-        own: the interpreter that is used where it has a release.
-        vendor: of the GPUs that are compiled for.
-        consent: asked before anything is made.
+        names: releases such as ``0.12.0.1``, or paths of interpreters.
+        own: the interpreter to use if it has a wanted release.
+        vendor: the vendor of the GPUs to compile for.
+        consent: asked before an environment is made.
     """
     mine = installed(own).jaxlib
     found: list[Interpreter] = []
@@ -181,7 +188,7 @@ def interpreters(
 def compiled_by(
     by: Interpreter, request: RehearseRequest, on_phase: OnPhase = lambda phase: None
 ) -> Release:
-    """What a release makes of the module, in a folder of its own."""
+    """Compile the module with one release, in a folder of its own."""
     flags, dropped = taken(request.flags, by.python)
     out = free(request.out / f"jax-{by.release}")
     wanted = replace(request, python=by.python, flags=flags, out=out)
@@ -211,7 +218,7 @@ def _facts(made: CompileResult) -> ProgramFacts:
 
 
 def taken(flags: Sequence[str], python: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """The flags that an interpreter's jaxlib takes, and those that it does not."""
+    """Return the flags that an interpreter's jaxlib accepts, and those that it does not accept."""
     typed = [typed_flag(flag) for flag in flags]
     of_xla = [flag for flag in typed if flag.name.startswith("xla_")]
     if not of_xla:
@@ -245,7 +252,7 @@ def upgrade(before: Release, after: Release) -> Upgrade:
 
 
 def _gains(before: Release, after: Release) -> tuple[Controlled, Controlled]:
-    """What the step gains without and with the profile, by both compilations."""
+    """Return the gains of the step without and with the profile, by both compilations."""
     pairs = list(zip(before.schedules, after.schedules, strict=False))
     step = [gain(old.baseline, new.baseline) for old, new in pairs]
     profiled = [gain(old.profiled, new.profiled) for old, new in pairs]
@@ -253,8 +260,8 @@ def _gains(before: Release, after: Release) -> tuple[Controlled, Controlled]:
 
 
 def _carried_share(before: Rehearsal, after: Rehearsal) -> float:
-    """The part of a profile's time that `pgle carry` matches; of measured costs if there are any,
-    else of estimates.
+    """Return the share of a profile's time that `pgle carry` matches, by measured costs if there
+    are any, else by estimates.
     """
     old, new = (side.baseline.compiled.table for side in (before, after))
     return carry(read_profile(before.profile), old, new).share

@@ -1,5 +1,5 @@
-"""Runs of two commands in ABBA order, so that drift (clocks, neighbours, storage) falls on both
-alike.
+"""Run two commands in ABBA order, so that drift (clocks, neighbours, storage) affects both
+equally.
 """
 
 from __future__ import annotations
@@ -28,22 +28,23 @@ from pgle.xla.flags.text import kept_flags
 class Rounds:
     """What to run, and where."""
 
-    words: tuple[str, ...]  # of the command or, with ``--vs`` between them, of both
-    count: int  # rounds, of two runs of each side
+    # the words of the command, or of both commands with ``--vs`` between them
+    words: tuple[str, ...]
+    count: int  # rounds; each has two runs per side
     profile: Path | None  # cost profile of side B
-    folder: Path  # of the runs
+    folder: Path  # folder for the runs
     pattern: str | None  # regular expression for step times in console logs
 
 
 def run_rounds(
     asked: Rounds, tell: Callable[[str], None]
 ) -> tuple[list[str], list[str]]:
-    """Run what has not been run yet, in rounds of ABBA and BAAB; the folders with the step times of
-    A and B, in pairs.
+    """Run what has not run yet, in rounds of ABBA and BAAB. Return the folders with the step times
+    of A and of B, in pairs.
 
-    ``{run}`` in a command is the run's folder, as is PGLE_RUN_DIR in its environment. What it
-    prints is kept in ``output.log`` there. The same request continues where it stopped. Step times
-    that cannot be read end all, so that no hours go by for runs that cannot be compared.
+    ``{run}`` in a command and PGLE_RUN_DIR in its environment name the folder of the run. The
+    command's output is kept there in ``output.log``. The same request continues after an
+    interruption. If step times cannot be read, the rounds stop, so that no hours are wasted.
     """
     commands, inside = _commands(asked)
     base, new = map(kept_argv, commands)
@@ -56,7 +57,7 @@ def run_rounds(
         for number, letter in enumerate(letters[len(finished) :], len(finished) + 1):
             folder = free(
                 asked.folder / f"{number:02d}-{letter}", "."
-            )  # a run that failed may have left one
+            )  # left by a run that failed
             tell(f"run {number} of {len(letters)} ({letter}): {folder}")
             _run(commands[letter == "B"], folder, f"run {number} ({letter})")
             read_runs(str(folder / inside[letter == "B"]), pattern=asked.pattern)
@@ -70,10 +71,11 @@ def run_rounds(
 def _commands(
     asked: Rounds,
 ) -> tuple[tuple[tuple[str, ...], tuple[str, ...]], tuple[str, str]]:
-    """The two commands of ``A… --vs B…``; with a profile one, without (A) and with it (B); and
-    `Plan.inside`.
+    """Return the two commands of ``A… --vs B…``, and `Plan.inside`. With a profile there is one
+    command, run without the profile (A) and with it (B).
 
-    That runs by `pgle perf`, which sets the flags and confirms the use.
+    The profiled command runs by `pgle perf`, which sets the flags and confirms that XLA uses the
+    profile.
     """
     words, profile = asked.words, asked.profile
     if profile is None:
@@ -102,7 +104,7 @@ def _commands(
 
 
 def _inputs(commands: Iterable[Sequence[str]]) -> dict[str, str]:
-    """What `Plan.inputs` keeps of the commands and of XLA_FLAGS."""
+    """Return the part of the commands and of XLA_FLAGS that `Plan.inputs` records."""
     words = sorted(chain.from_iterable(map(named_files, commands)))
     found = {
         word: sha256(read_bytes(Path(word)))
@@ -113,7 +115,7 @@ def _inputs(commands: Iterable[Sequence[str]]) -> dict[str, str]:
 
 
 def _finished(folder: Path, plan: Plan) -> list[str]:
-    """The runs that a folder holds of this plan."""
+    """Return the finished runs of this plan in a folder."""
     if not (folder / PLAN).exists():
         return []
     kept = read_plan(folder)
@@ -130,7 +132,7 @@ def _finished(folder: Path, plan: Plan) -> list[str]:
 
 
 def _run(command: Sequence[str], folder: Path, name: str) -> None:
-    """Run a command; raises `WorkloadError` with its exit code if it failed: finished runs are
+    """Run a command. Raise `WorkloadError` with its exit code if it failed. Finished runs are
     kept.
     """
     words = [word.replace("{run}", str(folder)) for word in command]

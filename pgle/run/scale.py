@@ -1,8 +1,8 @@
-"""`pgle scale` as a function: a program captured, compiled and priced at every size and variant,
-side by side.
+"""`pgle scale` as a function: capture, compile and price a program at every size and variant, in
+parallel.
 
-``rows.json`` says of which program the rows are; each has a folder of its own, with ``row.json``.
-The same command again, or one with more sizes and values, takes the rows that are there.
+``rows.json`` identifies the program. Each row has its own folder with ``row.json``. If the command
+runs again, or with more sizes and values, it uses the existing rows.
 """
 
 from __future__ import annotations
@@ -90,24 +90,26 @@ from pgle.xla.vendors import maker_of
 
 CAPTURED, COMPILED, CONTROL, OUTPUT = "captured", "compiled", "control", "output.log"
 ROW = "row.json"
-"""In the folder of a row: the program's modules, what XLA left, what the program printed, and the
-row.
+"""File with the row, in the row's folder. The folder also holds the program's modules, XLA's files
+and the program's output.
 """
-NAME, SCHEMA = "rows.json", "pgle.rows/1"  # what all rows are of, in the folder above
-MUCH_DOUBT = 0.2  # of the step
-OF_JAX = (".mlir", ".bin", ".mlirbc")  # what jax dumps, and not XLA
+# file that identifies all rows, in their common folder
+NAME, SCHEMA = "rows.json", "pgle.rows/1"
+MUCH_DOUBT = 0.2  # share of the step
+# suffixes of files that jax dumps and XLA does not
+OF_JAX = (".mlir", ".bin", ".mlirbc")
 
 OnRow = Callable[[ScaleRow, int, int], None]
-"""Called with each row, how many are there, and how many there will be; 0: not known."""
+"""Called with each row, the number of finished rows, and the total (0: not known)."""
 
 
 def target_of(request: Scale) -> Target:
-    """The GPU."""
+    """Return the GPU."""
     return load_target(request.target or DEFAULT_TARGET)
 
 
 def hardware_of(request: Scale) -> Hardware:
-    """The GPU, its hosts and its network."""
+    """Return the GPU, its hosts and its network."""
     return find_hardware(
         target_of(request),
         devices_per_host=request.devices_per_host,
@@ -116,12 +118,12 @@ def hardware_of(request: Scale) -> Hardware:
 
 
 def are_files(request: Scale) -> bool:
-    """Whether the words are modules and not a command."""
+    """Whether the words are module files and not a command."""
     return are_modules(map(Path, request.words))
 
 
 def are_modules(paths: Iterable[Path]) -> bool:
-    """Whether all paths are files of modules."""
+    """Whether all paths are module files."""
     return all(
         path.is_file() and (path.suffix in OF_JAX or is_hlo(path)) for path in paths
     )
@@ -129,20 +131,19 @@ def are_modules(paths: Iterable[Path]) -> bool:
 
 @dataclass(frozen=True)
 class Scaling:
-    """What was found."""
+    """The rows of `pgle scale`, with what they show."""
 
     request: Scale
     rows: tuple[ScaleRow, ...]  # in the order of the request
     answer: ScaleAnswer
     hardware: Hardware
-    resumed: int  # rows that were there before
-    control: ScaleControl | None = (
-        None  # by a second compilation; None: no row hangs on one
-    )
+    resumed: int  # number of rows that already existed
+    # result of a second compilation; None: no row depends on one
+    control: ScaleControl | None = None
 
     @property
     def are_files(self) -> bool:
-        """Whether modules were given, and no command."""
+        """Whether the request gives modules and not a command."""
         return are_files(self.request)
 
     @property
@@ -159,9 +160,9 @@ def scale(
     """Make all rows and judge them.
 
     Args:
-        request: with a folder for the rows.
-        on_row: gets each row.
-        unfit: of files: why there is none for a size.
+        request: the request, with a folder for the rows.
+        on_row: called with each row.
+        unfit: for module files: why a size has no file.
     """
     request = _with_target(_with_run(request))
     if are_files(request):
@@ -190,7 +191,7 @@ def scale(
 
 
 def _seen_by_rows(request: Scale) -> Seen:
-    """What the makers of rows read and write."""
+    """Return which files the processes that make rows read and write."""
     read = list(filter(None, (request.profile, request.measured_on)))
     if are_files(request):
         read += map(Path, request.words)
@@ -200,8 +201,8 @@ def _seen_by_rows(request: Scale) -> Seen:
 
 
 def _with_run(request: Scale) -> Scale:
-    """The request with the profile of a run directory as a file, and the dump that it was measured
-    on.
+    """Return the request with the profile of its run directory as a file, and with the dump that
+    the profile was measured on.
     """
     profile = request.profile
     if profile is not None and profile.is_dir():
@@ -224,7 +225,7 @@ def _with_run(request: Scale) -> Scale:
 
 
 def _with_target(request: Scale) -> Scale:
-    """The request with the GPU of its first file if it names none."""
+    """Return the request, with the GPU of its first file if it names no GPU."""
     if request.target:
         return request
     named = ""
@@ -249,7 +250,7 @@ def _of_command(request: Scale) -> tuple[SizeTrial, ...]:
 
 
 def _of_files(request: Scale, unfit: Mapping[int, str]) -> tuple[SizeTrial, ...]:
-    """A trial for each file, by the devices that it is for."""
+    """Return one trial per file, with the device count of the file."""
     if not (request.words or unfit):
         raise UserError("no sizes", remedy="give devices=(8, 64, 512)")
     if request.vary or request.fit or len(request.devices) > 1:
@@ -260,7 +261,7 @@ def _of_files(request: Scale, unfit: Mapping[int, str]) -> tuple[SizeTrial, ...]
         raise UserError("a module has one size", where=request.words[0], remedy=remedy)
     per_host = hardware_of(request).devices_per_host
     sizes = [_devices_in(Path(word), request.devices) for word in request.words]
-    is_named = len(set(sizes)) < len(sizes)  # several files of one size
+    is_named = len(set(sizes)) < len(sizes)  # several files have one size
     found = [SizeTrial(count, per_host, unfit=why) for count, why in unfit.items()]
     for path, count in zip(map(Path, request.words), sizes, strict=True):
         trial = SizeTrial(
@@ -280,7 +281,7 @@ def _devices_in(path: Path, asked: Sequence[int]) -> int:
     elif (data := read_bytes(path)).lstrip().startswith(b"HloModule"):
         partitions, replicas = partitions_of(
             data.decode(errors="replace")
-        )  # shardings may say what its head does not
+        )  # shardings may name devices that the header omits
         found = (partitions or 1) * replicas
     else:
         found = read_module(path).num_devices
@@ -299,9 +300,10 @@ def _devices_in(path: Path, asked: Sequence[int]) -> int:
 
 
 def _about(request: Scale) -> Json:
-    """All that a row depends on, but its size and values."""
+    """Return everything that a row depends on, except its size and values."""
     profile = request.profile
-    words = () if are_files(request) else request.words  # a file's row has its digest
+    # for a file, the row has its digest
+    words = () if are_files(request) else request.words
     return {
         **request.question(),
         **program_of(words),
@@ -314,8 +316,8 @@ class KeptRows:
     """Rows of one program on disk, each in its own folder.
 
     Args:
-        folder: of all rows.
-        about: what a row depends on besides its size and values, as JSON values.
+        folder: the folder of all rows.
+        about: what all rows depend on besides size and values, as JSON values.
     """
 
     def __init__(self, folder: Path, about: Json) -> None:
@@ -328,7 +330,7 @@ class KeptRows:
         self.resumed = len(list(folder.glob(f"rows/*/{ROW}")))
 
     def known(self, trial: SizeTrial) -> ScaleRow | None:
-        """The row of a trial, if it is there with its scheduled module."""
+        """Return the row of a trial, if it exists with its scheduled module."""
         path = self._folder / "rows" / trial.name / ROW
         if not path.exists():
             return None
@@ -336,7 +338,7 @@ class KeptRows:
             row = msgspec.json.decode(read_bytes(path), type=ScaleRow)
         except ValueError:
             raise UserError("is no row", where=path, remedy="delete it") from None
-        # a folder's name has not all of a long value
+        # the folder's name may abbreviate a long value
         is_same = row.values == dict(trial.values)
         programs = (path.parent / CAPTURED).rglob(PROGRAM)
         sources = [read_captured(found.parent).sources for found in programs]
@@ -345,8 +347,8 @@ class KeptRows:
         return row if is_same and (self._folder / row.scheduled).is_file() else None
 
     def add(self, trial: SizeTrial, row: ScaleRow) -> None:
-        """Keep a row. One without a step is not taken again: the reason may have been this
-        machine.
+        """Save a row. A row without a step is not reused, since this machine may have caused the
+        failure.
         """
         if not row.failure:
             write_files(
@@ -356,7 +358,7 @@ class KeptRows:
 
 
 class _Making:
-    """Makes rows; takes those that were kept."""
+    """Make rows, and reuse saved ones."""
 
     def __init__(
         self, request: Scale, makers: Workers, kept: KeptRows, on_row: OnRow
@@ -370,7 +372,7 @@ class _Making:
     def rows(
         self, wanted: Sequence[SizeTrial], total: int | None = None
     ) -> tuple[ScaleRow, ...]:
-        """The rows of these trials, side by side."""
+        """Return the rows of these trials. Rows are made in parallel."""
         self._find_measured(wanted)
         found: dict[SizeTrial, ScaleRow] = {}
 
@@ -381,7 +383,7 @@ class _Making:
         for trial in wanted:
             if (row := self._kept.known(trial)) is not None:
                 there(trial, row)
-        # the largest first, since they take longest
+        # largest first: those take longest
         missing = sorted(
             (trial for trial in wanted if trial not in found),
             key=lambda trial: -trial.devices,
@@ -393,7 +395,7 @@ class _Making:
         return tuple(found[trial] for trial in wanted)
 
     def fitted(self, wanted: Sequence[SizeTrial]) -> tuple[ScaleRow, ...]:
-        """Of every size and variant the row with the last value that fits; the values are
+        """Return, for every size and variant, the row with the last value that fits. Values are
         bisected.
         """
         searches = fitting(wanted, self._request.fit)
@@ -411,8 +413,8 @@ class _Making:
         return tuple(found[at] for at in range(len(searches)))
 
     def _find_measured(self, wanted: Sequence[SizeTrial]) -> None:
-        """With a profile the first row that has a step comes first: others carry its costs from
-        there.
+        """With a profile, make the first row that has a step before all others. The others carry
+        their costs over from this row.
         """
         if self._request.profile is None or self._request.measured_on is not None:
             return
@@ -431,19 +433,20 @@ class _Making:
 
 @dataclass(frozen=True)
 class _Made:
-    """A scheduled module, and its facts."""
+    """A scheduled module and facts about it."""
 
     module: Module
-    path: Path  # its file
-    memory: Mapping[str, int]  # as of `memory_of`
-    limit_bytes: int = 0  # that jax's allocator has; 0: no limit
+    path: Path  # the module's file
+    memory: Mapping[str, int]  # memory in bytes by kind, as in `memory_of`
+    limit_bytes: int = 0  # limit of jax's allocator; 0: no limit
     warnings: tuple[str, ...] = ()
-    grown: Path | None = None  # the program's module, if it is larger than a capture
+    # the program's full-size module, if it is larger than a capture
+    grown: Path | None = None
 
 
 def make_row(request: Scale, trial: SizeTrial) -> ScaleRow:
-    """Capture, compile, price, in a process of its own. What the program, or XLA, refuses at this
-    size is the row's `failure`.
+    """Capture, compile and price one size, in its own process. If the program or XLA fails at this
+    size, the row has a `failure`.
     """
     began = time.monotonic()
     if trial.unfit:
@@ -452,7 +455,7 @@ def make_row(request: Scale, trial: SizeTrial) -> ScaleRow:
     folder = out / "rows" / trial.name
     empty = ScaleRow(trial.devices, dict(trial.values), trial.shown, hosts=trial.hosts)
     folder.mkdir(parents=True, exist_ok=True)
-    for name in (CAPTURED, COMPILED, CONTROL):  # of a row that was stopped
+    for name in (CAPTURED, COMPILED, CONTROL):  # left by a row that was stopped
         shutil.rmtree(folder / name, ignore_errors=True)
     try:
         with (folder / OUTPUT).open("w", encoding="utf-8") as log, redirect_stderr(log):
@@ -464,7 +467,7 @@ def make_row(request: Scale, trial: SizeTrial) -> ScaleRow:
                 wall_s=time.monotonic() - began,
             )
     except WorkloadError as error:
-        # Its message holds the whole command, which all rows share. Smaller captures count, too.
+        # The message holds the whole command, which all rows share. Smaller captures also count.
         captures = (folder / CAPTURED).rglob(PROGRAM)
         errors = (read_captured(path.parent).error for path in captures)
         reason = next(filter(None, errors), "")
@@ -480,17 +483,16 @@ def make_row(request: Scale, trial: SizeTrial) -> ScaleRow:
 
 
 def _inside(out: Path, path: Path) -> Path:
-    """A path relative to the folder of all rows, if it is in it."""
+    """Return a path relative to the folder of all rows, if it lies inside."""
     return path.relative_to(out) if path.is_relative_to(out) else path
 
 
 def _found(
     request: Scale, empty: ScaleRow, trial: SizeTrial, folder: Path, log: int
 ) -> tuple[ScaleRow, _Made]:
-    """The row and its module, compiled by all passes, with LHS and without a profile.
+    """Return the row and its module, compiled by all passes with LHS and without a profile.
 
-    Names of a profile may be those of another size. A scheduled module has the kernels that its job
-    took.
+    A profile may have the names of another size. A scheduled module keeps its job's kernels.
     """
     target = target_of(request)
     file = Path(trial.file)
@@ -535,7 +537,7 @@ def _found(
 def _rehearsed(
     request: Scale, empty: ScaleRow, asked: RehearseRequest, grown: Path | None
 ) -> tuple[ScaleRow, _Made]:
-    """The row of a step priced by estimates, with the account that a rehearsal makes of it."""
+    """Return the row of a step priced by estimates, with the account of a rehearsal."""
     found = replace(rehearsed(asked, _silent), tune=TUNE, measure=RUN, advise=ADVISE)
     made = _made(found.baseline.compiled, asked, grown)
     row, _ = _priced(request, empty, made)
@@ -552,13 +554,13 @@ def _rehearsed(
 
 
 def _silent(phase: object) -> None:
-    """Say nothing of a compilation: rows have one live line."""
+    """Print nothing about a compilation, since all rows share one live line."""
 
 
 def _with_profile(
     request: Scale, empty: ScaleRow, asked: RehearseRequest, grown: Path | None
 ) -> tuple[ScaleRow, _Made]:
-    """The row of a step priced by carried costs; no other schedule of it is made."""
+    """Return the row of a step priced by carried costs. No other schedule of the step is made."""
     wanted = asked.compilation()
     with compiler_with_cache(asked.python, cached=request.cached) as compiler:
         first = compiler.compile(wanted)
@@ -584,7 +586,7 @@ def _with_profile(
 def _account(
     made: _Made, prediction: Prediction, hardware: Hardware, base: StepBase
 ) -> Account:
-    """The step taken apart, without what other schedules of it would show."""
+    """Return the account of a step, without what other schedules would show."""
     memory = PlannedMemory(made.memory.get("total"), made.limit_bytes)
     return account_of_schedule(
         made.module,
@@ -611,8 +613,8 @@ def _made(compiled: CompileResult, asked: RehearseRequest, grown: Path | None) -
 def _captured(
     request: Scale, trial: SizeTrial, where: Path, target: Target, log: int
 ) -> tuple[Sequence[Path], tuple[str, ...]]:
-    """The program's modules at this size. If it is larger than a capture, its step is grown, with a
-    note on that.
+    """Return the program's modules at this size, and notes. If the size is larger than any capture,
+    the step is grown from smaller captures, with a note.
     """
 
     def at(size: int, folder: Path) -> Sequence[Path]:
@@ -632,9 +634,9 @@ def _captured(
         return at(trial.devices, where), ()
     sizes = bases(trial.devices, MOST_DEVICES, trial.per_host)
     steps = {}
-    for size in (
-        sizes
-    ):  # the smallest first, which alone is captured if the step cannot be grown
+    for (
+        size
+    ) in sizes:  # smallest first: it alone is captured if the step cannot be grown
         steps[size] = step = choose_module(at(size, where / str(size)), request.module)
         if partitioned(step) != step:
             raise UnfitError(
@@ -707,7 +709,7 @@ def _priced(
 
 
 def _profile(request: Scale, made: _Made, hardware: Hardware) -> Profile | None:
-    """The measured costs under this row's names."""
+    """Return the measured costs under this row's names."""
     if request.profile is None:
         return None
     given = read_profile(request.profile)
@@ -723,7 +725,7 @@ def _profile(request: Scale, made: _Made, hardware: Hardware) -> Profile | None:
 
 
 def _table(path: Path) -> LookupTable:
-    """What XLA looks up of a scheduled module, by the names when LHS ran."""
+    """Return what XLA looks up for a scheduled module, by the names that LHS saw."""
     dumps = read_dumps([path.parent] if path.is_file() else [path])
     module = max(
         (item for item in dumps.modules if item.is_scheduled),
@@ -733,7 +735,7 @@ def _table(path: Path) -> LookupTable:
 
 
 def _covered_share(prediction: Prediction) -> float:
-    """Of the computing time, the part with a cost of the given profile."""
+    """Return the share of computing time, 0 to 1, whose cost is not an estimate."""
     timeline = prediction.timeline
     compute = timeline.stream == Stream.COMPUTE
     given = timeline.origin != ORIGINS.index(Origin.ESTIMATED)
@@ -742,9 +744,7 @@ def _covered_share(prediction: Prediction) -> float:
 
 
 def _doubt(prediction: Prediction) -> Iterator[str]:
-    """What makes a range wide if costs that are not certain may add more than `MUCH_DOUBT` to the
-    step.
-    """
+    """Yield a note if uncertain costs may add more than `MUCH_DOUBT` to the step."""
     if prediction.steps_us.most_data > (1 + MUCH_DOUBT) * prediction.step_us:
         why = prediction.uncertain[0].range.why
         yield f"ranges are wide: {why}; measure it, and give --profile"

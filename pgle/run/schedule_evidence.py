@@ -1,6 +1,6 @@
-"""What the dumps of a compilation prove of a profile.
+"""What the dumps of a compilation prove about a profile.
 
-A schedule dump shows the times that LHS took. The final modules show the names.
+A schedule dump shows the times that LHS assumed. The final modules show the names.
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ if TYPE_CHECKING:
 def evidence_of(
     dump: AnyPath | LhsSchedule, wanted: str, profile: Profile
 ) -> ScheduleEvidence:
-    """What the schedule dump of a module proves.
+    """Return what a module's schedule dump proves about a profile.
 
     Args:
-        dump: read or not, or a folder that holds some.
+        dump: a schedule dump, parsed or not, or a folder of dumps.
         wanted: regular expression for the module; empty: the only one.
-        profile: that XLA was given.
+        profile: the profile that XLA was given.
     """
     schedule = dump if isinstance(dump, LhsSchedule) else _chosen(dump, wanted)
     return compare(schedule, profile)
@@ -45,7 +45,9 @@ def evidence_of(
 def covered_by_final_names(
     profile: Profile, folder: AnyPath
 ) -> tuple[str, KnownCoverage]:
-    """The name of the main module of a dump of final modules, and what the profile covers of it."""
+    """Return the name of the main module in a dump of final modules, and what the profile covers of
+    it.
+    """
     from pgle.costs.profile.coverage import cover
 
     covered = cover(profile, read_modules(folder)).main[0]
@@ -53,8 +55,8 @@ def covered_by_final_names(
 
 
 def compare(schedule: LhsSchedule, profile: Profile) -> ScheduleEvidence:
-    """What a module's dump proves: whether LHS took the costs that XLA finds in the profile, and
-    how many it lacked.
+    """Return what a module's dump proves: whether LHS used the profile's costs, and how many costs
+    were missing.
     """
     from pgle.costs.profile.lookup import LookupTable
 
@@ -78,7 +80,9 @@ def compare(schedule: LhsSchedule, profile: Profile) -> ScheduleEvidence:
 def schedule_evidence(
     schedule: LhsSchedule, costs: Mapping[str, float]
 ) -> ScheduleEvidence:
-    """Compare what LHS assumed with the effective costs of a profile, µs by name."""
+    """Compare the times that LHS assumed with a profile's effective costs, in microseconds by
+    name.
+    """
     seen = {
         name: us
         for name, us in schedule.assumed_us.items()
@@ -87,8 +91,8 @@ def schedule_evidence(
     return ScheduleEvidence(
         module=schedule.module.name,
         compared=len(seen),
-        # times are doubles from the start of the computation: differences lose digits where it is
-        # long
+        # times are doubles since the start of the computation: in long ones, differences lose
+        # digits
         equal=sum(
             math.isclose(us, costs[name], rel_tol=1e-3, abs_tol=1e-2)
             for name, us in seen.items()
@@ -99,8 +103,8 @@ def schedule_evidence(
 
 
 def _on_gpu(module: Module) -> Module:
-    """The module of a dump as of the GPU by which gaps are weighed: only the final module's file
-    names that.
+    """Return the module of a dump with the GPU that weighs its gaps. Only the final module's file
+    names the GPU.
     """
     final = sorted(
         as_path(module.source).parent.glob("*.sm_*_gpu_after_optimizations*")
@@ -109,7 +113,7 @@ def _on_gpu(module: Module) -> Module:
 
 
 def _weighed(table: LookupTable, profile: Profile) -> KnownCoverage:
-    """The coverage of a module that lacks costs, as `pgle verify` weighs them."""
+    """Return the coverage of a module that lacks costs, weighed as in `pgle verify`."""
     from pgle.costs.profile.coverage import cover_module
 
     return _known(
@@ -128,7 +132,7 @@ def _known(module: ModuleCoverage) -> KnownCoverage:
 
 
 def _chosen(schedule: AnyPath, wanted: str) -> LhsSchedule:
-    """The dump of the module that `wanted` matches; where that is empty, the only one there is."""
+    """Return the dump of the module that `wanted` matches; if `wanted` is empty, the only dump."""
     dumps = find_schedule_dumps(schedule)
     found = [path for name, path in dumps.items() if re.search(wanted, name)]
     if not found:

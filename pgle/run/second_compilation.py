@@ -1,5 +1,5 @@
-"""The second compilation that a verdict without a device is checked by, with other kernels for
-matrix products.
+"""A second compilation, with other kernels for matrix products, that checks a verdict made without
+a GPU.
 """
 
 from __future__ import annotations
@@ -14,19 +14,19 @@ from pgle.schedule.control import Controlled, other_choice
 from pgle.schedule.predict import Prediction, gain
 from pgle.xla.hlo.module import Instruction, Module
 
-FOLDER = "control"  # in the folder of a rehearsal
+FOLDER = "control"  # folder name inside a rehearsal's folder
 CUBLAS_FP8 = "__cublas$lt$matmul$f8"
 """Custom call of a product of fp8 arrays (openxla/xla `xla/service/gpu/cublas_cudnn.h`)."""
 
 
 @dataclass(frozen=True)
 class Schedules:
-    """Predictions of the schedules of one program, compiled with the same flags."""
+    """Predictions of one program's schedules, compiled with equal flags."""
 
-    compiled: CompileResult  # LHS without the profile
-    baseline: Prediction  # the same
-    profiled: Prediction  # LHS with the profile
-    default: Prediction | None = None  # XLA's own schedule; None where that has LHS too
+    compiled: CompileResult  # the compilation with LHS and no profile
+    baseline: Prediction  # the prediction with LHS and no profile
+    profiled: Prediction  # the prediction with LHS and the profile
+    default: Prediction | None = None  # XLA's default schedule; None: it uses LHS too
     fp8_products: int = 0  # instructions that multiply fp8 arrays
 
 
@@ -34,15 +34,15 @@ class Schedules:
 class Control:
     """The same program with the other kernels for its products."""
 
-    flag: str  # by which XLA takes them
-    schedules: Schedules | None  # None: it is the same program
-    failure: str = ""  # why there is none, in one line
+    flag: str  # the flag that selects these kernels
+    schedules: Schedules | None  # None: the flag does not change the program
+    failure: str = ""  # why there is no second compilation, in one line
 
 
 def control(
     session: Session, flags: Sequence[str], flag: str, make: Callable[[], Schedules]
 ) -> Control:
-    """Compile a program again with one more flag, and schedule it if that makes another program."""
+    """Compile a program again with one more flag. Schedule it if the flag changes the program."""
     first = session.without_profile("baseline", flags).result()
     other = session.without_profile(f"{FOLDER}/baseline", (*flags, flag)).result()
     program = session.program(first)
@@ -52,8 +52,8 @@ def control(
 
 
 def both_schedules(first: Schedules, found: Control | None) -> tuple[Schedules, ...]:
-    """The schedules of the first compilation, and of the second one if it did not fail: the same
-    ones if it makes the same program.
+    """Return the schedules of the first compilation, and of the second one unless it failed. If the
+    flag does not change the program, the first schedules count twice.
     """
     if found is None or found.failure:
         return (first,)
@@ -61,7 +61,7 @@ def both_schedules(first: Schedules, found: Control | None) -> tuple[Schedules, 
 
 
 def profile_gain(first: Schedules, found: Control | None) -> Controlled:
-    """What the profile gains."""
+    """Return the gain from the profile, by both compilations."""
     other = None if found is None else found.schedules
     return Controlled(
         gain(first.baseline, first.profiled),
@@ -70,7 +70,7 @@ def profile_gain(first: Schedules, found: Control | None) -> Controlled:
 
 
 def lhs_gain(first: Schedules, found: Control | None) -> Controlled | None:
-    """What LHS alone gains over XLA's own schedule; None where that has LHS too."""
+    """Return the gain of LHS over XLA's default schedule; None if the default uses LHS too."""
     if first.default is None:
         return None
     alone = gain(first.default, first.baseline)
@@ -84,12 +84,14 @@ def lhs_gain(first: Schedules, found: Control | None) -> Controlled | None:
 class Fp8Step:
     """How one compilation multiplies fp8 arrays."""
 
-    products: int  # instructions that multiply them as they are
+    products: int  # instructions that multiply fp8 arrays without widening them
     step_us: float
 
 
 def fp8_warning(first: Schedules, found: Control | None) -> str:
-    """Whether one of two compilations multiplies fp8 arrays where the other widens them first."""
+    """Return a warning if one of two compilations multiplies fp8 arrays and the other widens them
+    first.
+    """
     other = None if found is None else found.schedules
     if found is None or other is None:
         return ""
@@ -100,8 +102,8 @@ def fp8_warning(first: Schedules, found: Control | None) -> str:
 
 
 def fp8_choice_warning(session: Session, made: CompileResult) -> str:
-    """As `fp8_warning`, of a schedule without a profile, for a program with fp8 arrays; it is
-    scheduled again.
+    """Return the warning of `fp8_warning` for a schedule without a profile. Schedules a program
+    with fp8 arrays again.
     """
     dtypes = {item.shape.dtype for item in made.scheduled.walk()}
     if not any(dtype.startswith("f8") for dtype in dtypes):
@@ -109,7 +111,7 @@ def fp8_choice_warning(session: Session, made: CompileResult) -> str:
     flag = other_choice(session.base.flags)
     try:
         other = session.schedule(f"{FOLDER}-fp8", (*session.base.flags, flag))
-    except UserError:  # the verdict of the search hangs on none of it
+    except UserError:  # the search does not depend on this check
         return ""
     sides = (
         Fp8Step(fp8_products(side.scheduled), session.predicted(side).step_us)
@@ -119,11 +121,11 @@ def fp8_choice_warning(session: Session, made: CompileResult) -> str:
 
 
 def fp8_words(flag: str, without: Fp8Step, with_flag: Fp8Step) -> str:
-    """That two compilations, without a flag and with it, multiply fp8 arrays in other ways; empty
-    if they do not.
+    """Return a text if two compilations, without and with a flag, multiply fp8 arrays differently;
+    else empty.
 
-    Observed with jaxlib 0.10.2: Triton gets bf16 arrays of a scaled product, and cuBLAS the fp8
-    ones.
+    Observed with jaxlib 0.10.2: for a scaled product, Triton gets bf16 arrays and cuBLAS gets fp8
+    arrays.
     """
     if without.products == with_flag.products:
         return ""
@@ -136,7 +138,7 @@ def fp8_words(flag: str, without: Fp8Step, with_flag: Fp8Step) -> str:
 
 
 def fp8_products(module: Module) -> int:
-    """How many instructions multiply fp8 arrays: in a fusion, or by cuBLASLt."""
+    """Return how many instructions multiply fp8 arrays, in a fusion or by cuBLASLt."""
     return sum(_is_fp8_product(module, item) for item in module.walk())
 
 

@@ -1,4 +1,6 @@
-"""Which GPU a dump was compiled for, what says so, and whether ``--target`` contradicts it."""
+"""Find the GPU that a dump was compiled for, what names it, and whether ``--target`` contradicts
+it.
+"""
 
 from __future__ import annotations
 
@@ -25,8 +27,8 @@ from pgle.xla.vendors import Architecture, maker_of
 TargetFrom: TypeAlias = Literal[
     "option", "description", "file name", "trace", "nothing"
 ]
-"""What names the GPU of a module: ``--target``; XLA's description next to the dump; the dump's
-name, by architecture; the trace; nothing, and an H100 is assumed.
+"""What names the GPU of a module: ``--target``, XLA's description next to the dump, the
+architecture in the dump's name, or the trace. If nothing names one, an H100 is assumed.
 """
 
 FROM_WORDS: Mapping[TargetFrom, str] = {
@@ -40,15 +42,16 @@ FROM_WORDS: Mapping[TargetFrom, str] = {
 
 @dataclass(frozen=True)
 class GpuFound:
-    """The GPU that figures are for."""
+    """The GPU whose figures an answer uses."""
 
     hardware: Hardware
     by: TargetFrom
-    doubt: str = ""  # one line, if the dump is of another generation than ``--target``
+    # one line if the dump's GPU generation differs from that of ``--target``
+    doubt: str = ""
 
     @property
     def by_words(self) -> str:
-        """What names it, of a dump."""
+        """What names the GPU of a dump, in words."""
         if self.by == "description":
             return "by the description next to it"
         return f"by the {maker_of(self.hardware).architecture_words} of its name"
@@ -57,12 +60,12 @@ class GpuFound:
 def gpu_of(
     source: str, named: Target | None = None, traced: Architecture | None = None
 ) -> GpuFound:
-    """The GPU of a dump, or the named one.
+    """Return the GPU of a dump, or the named one.
 
     Args:
-        source: path of the dump, ``module_0042.jit_step.….hlo.pb``.
-        named: of ``--target``; None: as the dump says.
-        traced: of the GPU that a trace of the dump's program was recorded on.
+        source: path of the dump, such as ``module_0042.jit_step.….hlo.pb``.
+        named: the GPU of ``--target``; None: the dump decides.
+        traced: architecture of the GPU on which a trace of the dump's program was recorded.
     """
     described = target_beside(source) if source else None
     architecture = architecture_in_name(source)
@@ -92,7 +95,7 @@ def _doubt(found: GpuFound, architecture: Architecture | None, named: Target) ->
 
 
 def same_gpu_of(module: Module, named: Target | None) -> GpuFound:
-    """The GPU of a module, which may be named too.
+    """Return the GPU of a module, which may also be named.
 
     Raises:
         UserError: the module was compiled for another generation than the named one.
@@ -108,8 +111,8 @@ def same_gpu_of(module: Module, named: Target | None) -> GpuFound:
 
 
 def dump_in(path: Path) -> str:
-    """The file that says the GPU: a module's, or of a folder the first dump whose name has an
-    architecture.
+    """Return the file that identifies the GPU: the module itself, or in a folder the first dump
+    whose name has an architecture.
     """
     if not path.is_dir():
         return str(path)
@@ -119,9 +122,9 @@ def dump_in(path: Path) -> str:
 
 
 def target_named_by(source: str) -> str:
-    """What `load_target` takes for the GPU of a dump: a name, or the path of its description.
+    """Return the GPU of a dump in a form for `load_target`: a name, or the path of its description.
 
-    Empty if the dump says none.
+    Empty if the dump does not identify the GPU.
     """
     file = description_beside(source)
     if file is not None:

@@ -1,4 +1,4 @@
-"""What the timed steps of a run say, for other answers about its program."""
+"""The comparison of a run's step times, for other answers about its program."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ from pgle.run.directory.directory import RunDirectory
 
 
 def timed_steps(run: RunDirectory | None) -> TimedSteps | None:
-    """The comparison of a run's timed steps.
+    """Return the comparison of a run's step times.
 
-    None without a run, or unless all its stages are there and their step times were compared.
+    None without a run, or unless all stages exist and their step times were compared.
     """
     if run is None:
         return None
-    # a module without a run is answered without what reads and compares step times
+    # imported late: an answer without a run needs no code that compares step times
     from pgle.run.compare import compared_in, timed_of
     from pgle.run.inputs.next_command import stage_left
 

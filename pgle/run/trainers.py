@@ -1,8 +1,8 @@
-"""Words of known trainers that change a step: what is tried of each, recognised by the command.
+"""Settings of known trainers that change a step. The command line identifies the trainer.
 
 Settings of MaxText are in `src/maxtext/configs/base.yml` (github.com/AI-Hypercomputer/maxtext,
-release 0.2.5); its policies also in `src/maxtext/layers/nnx_decoders.py`. Those of Levanter are
-fields of its models (github.com/marin-community/levanter, commit 9263f81e,
+release 0.2.5); its policies are also in `src/maxtext/layers/nnx_decoders.py`. Settings of Levanter
+are fields of its models (github.com/marin-community/levanter, commit 9263f81e,
 `src/levanter/models/llama.py`), and backends of `src/levanter/layers/attention.py`.
 """
 
@@ -18,21 +18,21 @@ from pgle.xla.vendors import NVIDIA, Vendor
 
 @dataclass(frozen=True)
 class Setting:
-    """A setting of a trainer and what is tried of it."""
+    """A trainer's setting and the values to try."""
 
     name: str
     values: tuple[str, ...]
-    decides: str  # the kind of call sites that it decides
-    rounds: bool = False  # whether results are rounded otherwise
-    maker: Vendor | None = None  # of the GPUs that have it; None: all
+    decides: str  # the kind of call sites that the setting controls
+    rounds: bool = False  # whether the setting changes the rounding of results
+    maker: Vendor | None = None  # vendor whose GPUs support the setting; None: all
 
 
 @dataclass(frozen=True)
 class Trainer:
-    """A trainer that is configured by words of its command."""
+    """A trainer that takes its settings from the command line."""
 
-    command: re.Pattern[str]  # in the script or module of it
-    prefix: str  # of a setting's name: ``--`` takes the value as the next word
+    command: re.Pattern[str]  # pattern of its script or module
+    prefix: str  # prefix of setting names; with ``--`` the value is the next word
     settings: tuple[Setting, ...]
 
 
@@ -70,20 +70,22 @@ TRAINERS = (
 
 @dataclass(frozen=True)
 class TrainerWords:
-    """A setting with a value, as words of a command."""
+    """A setting with its value, as words of a command."""
 
-    name: str  # with its prefix
+    name: str  # with the prefix
     value: str
     rounds: bool
 
     @property
     def text(self) -> str:
-        """As it is typed."""
+        """The setting as a user types it."""
         between = " " if self.name.startswith("-") else "="
         return f"{self.name}{between}{self.value}"
 
     def within(self, words: Sequence[str]) -> tuple[str, ...]:
-        """A command with this setting in place of the one that it has, or after its words."""
+        """Return a command with this setting. It replaces the old value, or follows the other
+        words.
+        """
         kept: list[str] = []
         is_value = False
         for word in words:
@@ -97,7 +99,7 @@ class TrainerWords:
 
 
 def settings_of(words: Sequence[str], vendor: Vendor) -> Iterator[TrainerWords]:
-    """What is tried on a vendor's GPUs of the trainer that a command starts."""
+    """Yield the settings to try on a vendor's GPUs, for the trainer that a command starts."""
     for trainer in _trainers_of(words):
         for setting in trainer.settings:
             if setting.maker not in (None, vendor):
@@ -110,7 +112,9 @@ def settings_of(words: Sequence[str], vendor: Vendor) -> Iterator[TrainerWords]:
 
 
 def decided_by(words: Sequence[str]) -> set[str]:
-    """Kinds of call sites that words of a command decide: the sites are the trainer's own."""
+    """Return the kinds of call sites that the command's words control; these sites are in the
+    trainer's code.
+    """
     found: set[str] = set()
     for trainer in _trainers_of(words):
         found.update(setting.decides for setting in trainer.settings)
@@ -118,7 +122,7 @@ def decided_by(words: Sequence[str]) -> set[str]:
 
 
 def _trainers_of(words: Sequence[str]) -> Iterator[Trainer]:
-    """The trainers that a command starts: by a module, or by a script."""
+    """Yield the trainers that a command starts, by module or by script."""
     programs = [word for word in words if word.endswith(".py")]
     for before, word in pairwise(words):
         if before == "-m":

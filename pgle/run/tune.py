@@ -1,13 +1,13 @@
-"""`pgle tune` as a function: the flags and the profile that make a step fastest, searched with the
+"""`pgle tune` as a function: search the flags and the profile that make a step fastest, with the
 real compiler.
 
-How a flag gets to its line in the answer. In `pgle/tune/search.py`, `axes` makes settings of the
-catalogue's flags, and `search` asks `_Search.attempt` for them, one axis at a time. `Bench.trial`
-compiles a setting and simulates it in all worlds. `holds_up` accepts it. `_Search.prove` compiles
-the best once more, whole. `pgle/report/tune.py` words the result.
+How a flag gets into the answer: in `pgle/tune/search.py`, `axes` makes settings from the flags of
+the catalogue, and `search` passes them to `_Search.attempt`, one axis at a time. `Bench.trial`
+compiles a setting and simulates it in all worlds. `holds_up` accepts the setting. `_Search.prove`
+compiles the best setting again, with all passes. `pgle/report/tune.py` words the result.
 
-A search that was stopped is made anew by the same command: it is deterministic, and its
-compilations are in the cache.
+The same command repeats a search that was stopped. This is fast, since the search is deterministic
+and its compilations are in the cache.
 """
 
 from __future__ import annotations
@@ -93,73 +93,76 @@ from pgle.xla.log.verdict import ModuleVerdict, ProfileUse
 
 FOUND = ("flags.txt", "profile.pbtxt", "profile.pbtxt.json")
 """Files of what a search found, in its folder."""
-NAME = "search.json"  # what a search is of: the same search may use its folder again
+NAME = "search.json"  # file that identifies a search, which alone may reuse the folder
 
 AT_ONCE = min(os.cpu_count() or 1, 3)
-"""Compilations side by side; each takes a core, and a step of the search has three settings at
-most.
+"""Number of parallel compilations. Each needs a core, and the search tries at most three settings
+at a time.
 """
 SCHEDULES = ("profile", "again")
-"""Folders of a setting's schedules with its profile: the second where the first showed names
-without a cost.
+"""Folders of a setting's schedules with its profile. The second is used if the first schedule has
+names without a cost.
 """
 
 SAME_STEP, SAME_MEMORY = 0.001, 0.01
-"""Ties between instructions may break otherwise; a step, and temporary memory, within this are the
-same.
+"""Relative differences that count as equal, for the step and for temporary memory. Ties between
+instructions may break differently.
 """
 CLOSE = 0.1
-"""Part of the memory limit. A setting that needs all but so much of it is judged in less memory
-too.
+"""Share of the memory limit. A setting that leaves less free memory than this is also judged with
+less memory.
 """
 LESS = 0.05
-"""Part of the memory limit that is then taken away. XLA itself keeps as much free when it plans
-(`--xla_gpu_memory_limit_slop_factor=95`), and what a job holds besides is not in XLA's plan."""
-PROOFS = 3  # settings at most that are compiled whole, where those before did not stand
+"""Share of the memory limit by which memory is then reduced. XLA keeps this share free when it
+plans (`--xla_gpu_memory_limit_slop_factor=95`), and its plan does not know the job's other memory.
+"""
+PROOFS = 3  # most settings that are compiled whole before the search gives up
 WORLDS = worlds(20)
 
 
 @dataclass(frozen=True)
 class Simulated:
-    """One setting with its schedule."""
+    """A setting with its schedule and prediction."""
 
-    trial: Trial  # its figures
-    module: Module  # scheduled
-    prediction: Prediction  # of its step
-    # the costs that the prediction uses, and that XLA was given but for `Bench.baseline`
+    trial: Trial  # the setting's figures
+    module: Module  # the scheduled module
+    prediction: Prediction  # prediction of the step
+    # costs of the prediction, which XLA was given too, except for `Bench.baseline`
     profile: Profile
 
 
 @dataclass(frozen=True)
 class Proven:
-    """An accepted setting compiled whole."""
+    """An accepted setting, compiled whole."""
 
-    scheduled: Simulated  # its schedule, by all passes
-    judged: OverWorlds  # it against the profile alone, over the worlds of the search
-    # it against the profile alone if the job has a little less memory (`LESS`); None if both need
-    # much less than it has
+    scheduled: Simulated  # the schedule from all passes
+    # comparison with the profile alone, over the worlds of the search
+    judged: OverWorlds
+    # comparison with the profile alone if the job has a little less memory (`LESS`); None if both
+    # need much less than that
     in_less: OverWorlds | None
-    # it by two compilations; None: nothing hangs on kernels of products
+    # comparison by two compilations; None: nothing depends on the kernels for products
     control: Controlled | None
-    # better by the rule of the search and by both compilations, not longer in less memory
+    # better by the search's rule and by both compilations, and not longer with less memory
     accepted: bool
     use: ModuleVerdict  # whether XLA used the new profile, by its log and schedule
-    # share of the new module's time that the new profile has a cost for
+    # share of the new module's time that has a cost in the new profile, 0 to 1
     coverage: float
-    change: float  # its step against the trial's, as a share; 0 if both ways to compile agree
-    memory_change: float  # the same of its temporary memory
-    written: tuple[Path, ...] = ()  # files
+    # relative change of the step from the trial's; 0 if both compilations agree
+    change: float
+    memory_change: float  # relative change of temporary memory from the trial's
+    written: tuple[Path, ...] = ()  # files that were written
 
     @property
     def saved(self) -> Gain:
-        """What it gains over the profile alone, on average over the worlds; the smaller change of
-        both compilations.
+        """The gain over the profile alone, averaged over the worlds; the smaller gain of both
+        compilations.
         """
         return gain_of(self.judged) if self.control is None else self.control.answer
 
     @property
     def used(self) -> bool:
-        """Whether XLA used the new profile, and enough of it."""
+        """Whether XLA used the new profile, and enough of its costs."""
         return self.use.verdict is ProfileUse.USED
 
     @property
@@ -170,27 +173,27 @@ class Proven:
 
 @dataclass(frozen=True)
 class Tuning:
-    """What the search found."""
+    """The result of a search."""
 
-    # what was tuned; its folder is new or empty, or that of the same search
+    # what was tuned; its folder is new, empty, or that of an equal search
     request: RehearseRequest
-    budget: int  # trials at most
-    # ``better``, ``no-room``, ``not-better``, or ``cannot-tell``: every step is a lower bound
+    budget: int  # most trials
+    # ``better``, ``no-room``, ``not-better``, or ``cannot-tell`` (every step is a lower bound)
     verdict: str
-    baseline: Simulated  # LHS without a profile, the user's own flags
-    pgle: Simulated  # the same flags with the profile
-    proof: Proven | None  # of the best setting; None where nothing is better
-    trials: tuple[Trial, ...]  # all, in order
-    without: dict[str, Trial]  # the best setting without each of its flags, by flag
-    # settings that the worlds of the search accepted, and the proof did not, with why
+    baseline: Simulated  # LHS without a profile, with the user's own flags
+    pgle: Simulated  # the user's own flags with the profile
+    proof: Proven | None  # proof of the best setting; None: no setting is better
+    trials: tuple[Trial, ...]  # all trials, in order
+    # trials of the best setting without one flag, by this flag
+    without: dict[str, Trial]
+    # settings that the search accepted and the proof rejected, with the reason
     refused: tuple[str, ...]
-    # ``measured``, ``simulated and estimated``, …: of the program as it is; new collectives are
-    # modelled
+    # kind of the program's costs, such as ``measured``; costs of new collectives are modelled
     costs_are: str
-    jaxlib: str  # that compiled
+    jaxlib: str  # version of the jaxlib that compiled
     launch: ProgramLaunch = field(
         default_factory=ProgramLaunch
-    )  # how pgle runs the program whose module this is
+    )  # how pgle runs the program of this module
     advise: Next | None = None  # the command that tries edits of the program
     warnings: tuple[str, ...] = ()  # one line each
 
@@ -213,7 +216,7 @@ class Tuning:
         ).with_trials(kept_trials(request))
 
     def _of_flags(self, proof: Proven) -> Opportunity:
-        """The flags that were found and compiled."""
+        """Return the opportunity that the found flags are."""
         saved = proof.saved
         step_us = self.pgle.prediction.step_us
         return Opportunity(
@@ -230,17 +233,18 @@ class Tuning:
 
     @property
     def tuned(self) -> Simulated:
-        """The best setting; `pgle` where nothing is better."""
+        """The best setting; `pgle` if no setting is better."""
         return self.pgle if self.proof is None else self.proof.scheduled
 
     @property
     def good(self) -> bool:
-        """Whether something was found and proven, or there was nothing to find."""
+        """Whether the search proved a better setting, or showed that none exists."""
         return self.verdict != "cannot-tell" and (self.proof is None or self.proof.used)
 
 
 OnTrial = Callable[[Trial, Trial], None]
-"""Called with each trial and the trial of the profile alone; first with the latter twice."""
+"""Called with each trial and the trial of the profile alone. The first call has the latter twice.
+"""
 
 
 def tune(
@@ -251,8 +255,16 @@ def tune(
     on_trial: OnTrial = lambda trial, pgle: None,
     on_phase: OnPhase = lambda phase: None,
 ) -> Tuning:
-    """Search with so many trials at most, judge, prove. `where` names the `workers` for trials."""
-    check(request)  # before anything is compiled
+    """Search, judge and prove.
+
+    Args:
+        request: what to tune.
+        budget: most trials.
+        where: the `workers` that make trials.
+        on_trial: called with each trial.
+        on_phase: called at each phase.
+    """
+    check(request)  # raises errors before any compilation
     with _makers(request, where) as makers, open_bench(request, on_phase) as bench:
         write_files(
             {request.out / NAME: json.dumps(_question(request), indent=1) + "\n"},
@@ -263,9 +275,7 @@ def tune(
         room = not unknown and not nothing_to_gain(bench.pgle.prediction)
         found = _Search(bench, on_trial, makers)
         proof = found.run(budget) if room else None
-        if (
-            proof is None
-        ):  # what an earlier search in this folder had found, by another limit, does not stand
+        if proof is None:  # remove results of an earlier search with another limit
             for name in FOUND:
                 (request.out / name).unlink(missing_ok=True)
         without = {} if proof is None else found.without(proof.scheduled.trial)
@@ -310,7 +320,7 @@ def tune(
 
 
 def check(request: RehearseRequest) -> None:
-    """What needs no compiler to be refused."""
+    """Raise `UserError` for a request that is wrong without any compilation."""
     for name in (*FOUND, TIMELINE, STORED, NAME):
         check_absent(request.out / name, force=True)
     for name in ("trials", "proof"):
@@ -321,7 +331,7 @@ def check(request: RehearseRequest) -> None:
 
 
 def _question(request: RehearseRequest) -> Json:
-    """All that a trial depends on, but its flags."""
+    """Return everything that a trial depends on, except its flags."""
     return {
         "schema": "pgle.search/1",
         "pgle": __version__,
@@ -335,27 +345,27 @@ def _question(request: RehearseRequest) -> Json:
 
 
 ProgramKey = tuple[str, str]
-"""The program before scheduling, and the flags that scheduling reads."""
+"""The program before scheduling, and the flags that the scheduler reads."""
 
 
 @dataclass(frozen=True)
 class MadeTrial:
-    """A trial, and what its schedule follows from; None if there is no schedule."""
+    """A trial and the key of its program; the key is None if there is no schedule."""
 
     trial: Trial
     program: ProgramKey | None = None
 
 
 class Bench:
-    """Compiles settings and simulates them; `schedule` may be called from several threads.
+    """Compile settings and simulate them. Several threads may call `schedule`.
 
     Attributes:
-        first: the module as it is scheduled without a profile.
-        baseline: LHS alone, by the user's own flags.
-        pgle: the same with the profile.
-        jaxlib: that compiles.
-        carried: what of the profile had to be carried over to this module, in one line.
-        memory_share: part of the GPU's memory that the program needs.
+        first: the module, scheduled without a profile.
+        baseline: LHS alone, with the user's own flags.
+        pgle: the user's own flags, with LHS and the profile.
+        jaxlib: version of the jaxlib that compiles.
+        carried: a line on the costs that were carried over to this module; empty if none.
+        memory_share: share of the GPU's memory that the program needs, 0 to 1.
     """
 
     def __init__(self, request: RehearseRequest, session: Session) -> None:
@@ -364,9 +374,7 @@ class Bench:
         self._programs: dict[ProgramKey, Trial] = {}
         self._costs: dict[Path, tuple[Profile, int]] = {}
         self._complete: set[Path] = set()
-        self._is_whole = (
-            False  # whether `baseline` and `pgle` are compiled by all passes
-        )
+        self._is_whole = False  # whether all passes compiled `baseline` and `pgle`
         result = self.first = session.schedule("no-profile", session.base.flags)
         self.jaxlib = result.jaxlib
         self.carried = ""
@@ -390,8 +398,8 @@ class Bench:
         self._programs[self.program({})] = self.pgle.trial
 
     def trial(self, setting: Setting) -> MadeTrial:
-        """One setting: its figures, or why there are none; what another has compiled to is not
-        simulated again.
+        """Return the figures of a setting, or the reason for none. A program that another setting
+        also compiled to is not simulated again.
         """
         flags, label = setting
         folder = self.folder_of(flags)
@@ -400,7 +408,7 @@ class Bench:
             known = self._programs.get(program)
             if known is None:
                 known = self.schedule(setting).trial
-                # another thread may have made the same program meanwhile
+                # another thread may have made this program meanwhile
                 self._programs.setdefault(program, known)
             return MadeTrial(replace(known, flags=flags, label=label), program)
         except UserError as error:
@@ -412,13 +420,14 @@ class Bench:
                 shutil.rmtree(folder / made, ignore_errors=True)
 
     def schedule(self, setting: Setting) -> Simulated:
-        """One setting: compiled for its names, given costs, compiled with that profile, and
-        simulated.
+        """Compile a setting for its names, give these names costs, compile with these costs, and
+        simulate.
         """
         flags, _ = setting
         folder = self.folder_of(flags)
         named = self._named(flags)
-        program = named.after_optimizations  # flags of the scheduler share it
+        # settings that differ in scheduler flags share this program
+        program = named.after_optimizations
         path = folder / "profile.pbtxt"
         for name in SCHEDULES:
             if program not in self._costs:
@@ -436,7 +445,7 @@ class Bench:
     def simulated(
         self, setting: Setting, result: CompileResult, profile: Profile, modelled: int
     ) -> Simulated:
-        """A compilation simulated with its costs, as they are and in all worlds."""
+        """Return a compilation simulated with its costs, unchanged and in all worlds."""
         module = result.scheduled
         prediction = predict(module, profile, self.request.hardware)
         trial = Trial(
@@ -456,8 +465,8 @@ class Bench:
     def whole(
         self, tried: Simulated, folder: Path, *, profile: bool = True
     ) -> tuple[Simulated, CompileResult]:
-        """A setting compiled by all passes, with the profile of its trial or without one, and
-        simulated.
+        """Compile a setting by all passes, with its trial's profile or without one, and simulate
+        it.
         """
         emptied(folder)
         flags = tried.trial.flags
@@ -470,8 +479,8 @@ class Bench:
         ), result
 
     def compile_whole(self) -> None:
-        """Compile what settings are judged against by all passes, once: those from scheduling on
-        gave another step.
+        """Compile the settings to compare with by all passes, once. Called if the scheduling passes
+        alone gave another step.
         """
         if not self._is_whole:
             self._is_whole = True
@@ -482,11 +491,11 @@ class Bench:
             self.pgle, _ = self.whole(self.pgle, self.session.base.dump_dir / "pgle")
 
     def controlled(self, found: Simulated) -> Controlled | None:
-        """A setting against the profile alone, by two compilations; None if nothing hangs on
-        kernels of products.
+        """Compare a setting with the profile alone, by two compilations. None if nothing depends on
+        the kernels for products.
 
-        Both compilations take the setting and its costs in all worlds. The second has other kernels
-        for products.
+        Both compilations use the setting and its costs in all worlds. The second one uses other
+        kernels for products.
         """
         alone = self.pgle
         tried = found.trial
@@ -502,11 +511,11 @@ class Bench:
         )
 
     def in_less_memory(self, trial: Trial) -> OverWorlds | None:
-        """A setting against the profile alone with a little less memory; None if both need much
-        less than there is.
+        """Compare a setting with the profile alone, with a little less memory. None if both need
+        much less than the limit.
 
-        Memory decides what XLA computes again, and so the sign of a change; no plan knows the last
-        per cent of it.
+        Memory decides what XLA recomputes, and so the sign of a change. No plan knows the need
+        within the last few per cent.
         """
         base = self.session.base
         have = base.allocator_bytes
@@ -514,7 +523,7 @@ class Bench:
         need = max(side.memory_bytes or 0 for side in sides)
         if not have or need < (1 - CLOSE) * have:
             return None
-        # only scheduling sees that
+        # only the scheduler reads this limit
         self.session.base = replace(base, allocator_bytes=int(have * (1 - LESS)))
         try:
             after, before = (
@@ -525,28 +534,29 @@ class Bench:
             self.session.base = base
 
     def axes(self) -> tuple[Axis, ...]:
-        """What can be changed in the program besides the user's own flags."""
+        """Return what can be changed in the program besides the user's own flags."""
         given = [typed_flag(flag).name for flag in self.request.flags]
         return axes(self.baseline.module, self.jaxlib, given, self.memory_share)
 
     def options(self, flags: Flags) -> tuple[str, ...]:
-        """All XLA flags of a setting."""
+        """Return all XLA flags of a setting."""
         return (
             *self.session.base.flags,
             *(f"--{name}={value}" for name, value in flags.items()),
         )
 
     def folder_of(self, flags: Flags) -> Path:
-        """Where a setting is compiled."""
+        """Return the folder in which a setting is compiled."""
         return (
             self.session.base.dump_dir
             / sha256(json.dumps(sorted(flags.items())).encode())[:12]
         )
 
     def _has_new_names(self, program: Path, result: CompileResult) -> bool:
-        """Whether a schedule shows names that the program had not before it; then they get costs.
+        """Whether a schedule has names that the program before scheduling lacks. These then get
+        costs.
 
-        Since jaxlib 0.12 scheduling wraps copies of slices in loops. LHS assumes 5 ms for each
+        Since jaxlib 0.12, scheduling wraps copies of slices in loops. LHS assumes 5 ms for each
         without a cost.
         """
         if program.name != UNSCHEDULED or program in self._complete:
@@ -563,7 +573,7 @@ class Bench:
         return True
 
     def _estimated(self, table: LookupTable) -> tuple[Profile, int]:
-        """The costs under the names that a setting gives, and how many collectives are modelled."""
+        """Return the costs under a setting's names, and how many collectives are modelled."""
         return under_other_flags(self._given, self._first, table, self.request.hardware)
 
     def _named(self, flags: Flags) -> CompileResult:
@@ -572,8 +582,8 @@ class Bench:
         ).result()
 
     def program(self, flags: Flags) -> ProgramKey:
-        """What a schedule follows from: the program before scheduling, and what else scheduling
-        reads.
+        """Return what determines a schedule: the program before scheduling, and the scheduler's
+        flags.
         """
         early: dict[str, str] = {}
         late: dict[str, str] = {}
@@ -589,8 +599,8 @@ class Bench:
 def open_bench(
     request: RehearseRequest, on_phase: OnPhase = lambda phase: None
 ) -> Iterator[Bench]:
-    """A bench whose dumps go to a folder of their own, emptied of what a killed search left, and
-    removed at the end.
+    """Open a bench whose dumps have their own folder. The folder is emptied first, and removed at
+    the end.
     """
     folder = request.out / "trials"
     emptied(folder)
@@ -608,7 +618,7 @@ def open_bench(
             full = isinstance(error, UserError) and is_full(folder)
             if full or not points_into(error, folder):
                 shutil.rmtree(folder, ignore_errors=True)
-            if full:  # XLA cuts its dumps short, and says nothing
+            if full:  # on a full disk XLA truncates its dumps without an error
                 remedy = (
                     "free some and give the same command again, or choose another folder "
                     "with -o DIR"
@@ -622,7 +632,7 @@ def open_bench(
 
 @contextmanager
 def _makers(request: RehearseRequest, where: str) -> Iterator[TrialMakers | None]:
-    """What makes trials on other machines; None: the bench makes them here."""
+    """Yield the makers of trials on other machines; None: this machine makes them."""
     if where == PROCESSES:
         yield None
         return
@@ -633,13 +643,13 @@ def _makers(request: RehearseRequest, where: str) -> Iterator[TrialMakers | None
 
 @dataclass(frozen=True)
 class TrialMakers:
-    """Other machines that make trials, each on a bench of its own."""
+    """Make trials on other machines, each with its own bench."""
 
     workers: Workers
     request: RehearseRequest
 
     def trials(self, bench: Bench, settings: Sequence[Setting]) -> list[MadeTrial]:
-        """The trials, in the order of the settings."""
+        """Return the trials, in the order of the settings."""
         make = partial(trial_elsewhere, self.request, bench.jaxlib)
         return list(in_order(self.workers.results(make, settings)))
 
@@ -647,7 +657,7 @@ class TrialMakers:
 def trial_elsewhere(
     request: RehearseRequest, jaxlib: str, setting: Setting
 ) -> MadeTrial:
-    """`Bench.trial` in a worker, on a bench that is kept for the next trial of the request."""
+    """Run `Bench.trial` in a worker. The bench is kept for the request's next trial."""
     bench = kept_for(request, _temporary_bench)
     check_jaxlib(request.python, bench.jaxlib, jaxlib)
     made = bench.trial(setting)
@@ -657,7 +667,7 @@ def trial_elsewhere(
 
 @contextmanager
 def _temporary_bench(request: RehearseRequest) -> Iterator[Bench]:
-    """A bench in a temporary folder."""
+    """Open a bench in a temporary folder."""
     with (
         TemporaryDirectory(prefix="pgle-trials-") as out,
         open_bench(replace(request, out=Path(out))) as bench,
@@ -679,7 +689,7 @@ class _Search:
         self.refused: list[str] = []
 
     def run(self, budget: int) -> Proven | None:
-        """Search, then prove the best; where the proof does not stand, the next best."""
+        """Search, then prove the best setting. If a proof fails, prove the next best."""
         bench = self.bench
         pgle = bench.pgle.trial
         shortest_us = bench.pgle.prediction.shortest_us
@@ -695,22 +705,24 @@ class _Search:
             left.remove(trial)
             self.trials[self.trials.index(trial)] = (
                 proof.scheduled.trial
-            )  # its figures by a whole compilation
+            )  # figures of the whole compilation
             self.refused.append(_refusal(proof))
         return None
 
     def attempt(self, settings: Sequence[Setting]) -> list[Trial]:
-        """Trials of these settings, several at once."""
+        """Make trials of these settings in parallel, and add them to the search."""
         made = self._tried(settings)
         self.trials += made
         return made
 
     def _tried(self, settings: Sequence[Setting]) -> list[Trial]:
-        """Trials of these settings, several at once, which are not added to those of the search."""
+        """Make trials of these settings in parallel. They are not added to the trials of the
+        search.
+        """
         known = [self.bench.pgle.trial, *self.trials]
         for made in self._made(settings):
             trial = self._labelled(made)
-            # What another was at the same time, or elsewhere, is the same.
+            # another trial may have made an equal program at the same time or on another machine
             alike = (
                 other
                 for other in known
@@ -726,7 +738,7 @@ class _Search:
         return known[1 + len(self.trials) :]
 
     def _made(self, settings: Sequence[Setting]) -> Iterator[MadeTrial]:
-        """Trials of these settings in their order, by this machine or by others."""
+        """Yield the trials of these settings in order, made by this machine or by others."""
         if self.makers is not None:
             yield from self.makers.trials(self.bench, settings)
             return
@@ -735,11 +747,11 @@ class _Search:
 
     @cached_property
     def _labels(self) -> dict[ProgramKey, str]:
-        """The first trial of each program, by its label."""
+        """The label of the first trial of each program."""
         return {self.bench.program({}): self.bench.pgle.trial.label}
 
     def _labelled(self, made: MadeTrial) -> Trial:
-        """A trial; if an earlier one had the same program, it names that one."""
+        """Return a trial. If an earlier trial had an equal program, `same_as` names it."""
         if made.program in self._labels:
             return replace(made.trial, same_as=self._labels[made.program])
         if made.program is not None:
@@ -747,12 +759,12 @@ class _Search:
         return made.trial
 
     def without(self, accepted: Trial) -> dict[str, Trial]:
-        """The accepted setting without each of its flags, by flag."""
+        """Return the trials of the accepted setting without one flag, by this flag."""
         settings = without_one(accepted)
         return dict(zip(settings, self._tried(list(settings.values())), strict=True))
 
     def _simplified(self, trial: Trial) -> Trial:
-        """The same without the flags that give nothing, as presets have them."""
+        """Return the trial without flags that gain nothing; presets contain such flags."""
 
         def is_as_good(other: Trial) -> bool:
             return other.mean_us <= trial.mean_us * (1 + PROGRESS) and self._is_better(
@@ -765,7 +777,7 @@ class _Search:
         for names in (
             idle,
             *([name] for name in idle),
-        ):  # one by one only where they cannot go together
+        ):  # all at once, else one by one
             rest = {
                 flag: value for flag, value in trial.flags.items() if flag not in names
             }
@@ -782,7 +794,9 @@ class _Search:
         )
 
     def prove(self, trial: Trial) -> Proven:
-        """A setting compiled whole, confirmed by XLA's log and schedule, simulated again."""
+        """Compile a setting whole, confirm the profile's use by XLA's log and schedule, and
+        simulate again.
+        """
         bench, out = self.bench, self.request.out
         tried = bench.schedule((trial.flags, trial.label))
         found, result = bench.whole(tried, out / "proof")
@@ -813,7 +827,7 @@ class _Search:
         )
 
     def write(self, proof: Proven) -> tuple[Path, ...]:
-        """``flags.txt`` and the profile that goes with it."""
+        """Write ``flags.txt`` and its profile."""
         out = self.request.out
         own = self.bench.options({})
         found = self.bench.options(proof.scheduled.trial.flags)[len(own) :]
@@ -825,7 +839,7 @@ class _Search:
 
 
 def gain_of(judged: OverWorlds) -> Gain:
-    """The mean gain over the worlds, with the worst and the best."""
+    """Return the mean gain over the worlds, with the smallest and the largest."""
     return Gain(-judged.mean, -judged.worst, -judged.best, 0.0)
 
 
@@ -838,7 +852,7 @@ def _agree(step_change: float, memory_change: float) -> bool:
 
 
 def _refusal(proof: Proven) -> str:
-    """Why a setting that the trials accepted did not stand."""
+    """Return why the proof rejected a setting that the trials accepted."""
     label = proof.scheduled.trial.label
     if proof.in_less is not None and proof.in_less.mean >= 0:
         return (

@@ -1,4 +1,4 @@
-"""Which flags that were given change nothing: the module is compiled again without them."""
+"""Find given flags that change nothing, by compiling the module without them."""
 
 from __future__ import annotations
 
@@ -14,17 +14,18 @@ from pgle.xla.flags.text import COMMAND_BUFFER, FlagList, typed_flag
 
 FOLDER = "unmoved"
 MOST_ALONE = 4
-"""Flags that are left out one by one if all of them together change something."""
+"""Most flags that are tested one by one, if leaving out all of them changes something."""
 
 
 def unmoved_warnings(
     session: Session, flags: Sequence[str], made: CompileResult
 ) -> list[str]:
-    """Compile without the given flags. Name in one line those without which XLA makes the same.
+    """Compile without the given flags. Return at most one line, which names the flags without
+    effect.
 
     Args:
-        session: that made `made`.
-        flags: that were given, as text.
+        session: the session that made `made`.
+        flags: the given flags, as text.
         made: a schedule with all flags of the session's base, without a profile.
     """
     given = FlagList(tuple(map(typed_flag, flags)))
@@ -43,7 +44,7 @@ def unmoved_warnings(
     search = _Search(session, made)
     try:
         found = search.without_effect(asked)
-    except UserError:  # the program needs one of them
+    except UserError:  # the program needs one of the flags
         return []
     finally:
         shutil.rmtree(session.base.dump_dir / FOLDER, ignore_errors=True)
@@ -58,7 +59,7 @@ def unmoved_warnings(
 
 
 class _Search:
-    """Compilations without some flags, against one with all."""
+    """Compare compilations without some flags with the one that has all."""
 
     def __init__(self, session: Session, made: CompileResult) -> None:
         self._session = session
@@ -66,7 +67,7 @@ class _Search:
         self._count = 0
 
     def without_effect(self, names: Sequence[str]) -> list[str]:
-        """The names of flags without which the same is made."""
+        """Return the names of flags whose absence changes nothing."""
         if not names or self._is_same_without(names):
             return list(names)
         if not 1 < len(names) <= MOST_ALONE:

@@ -1,4 +1,4 @@
-"""What `pgle advise` did not try of a step, why not, and how to try it."""
+"""What `pgle advise` did not try on a step, why not, and how to try it."""
 
 from __future__ import annotations
 
@@ -30,9 +30,9 @@ TRIED_BY: Mapping[OpportunityKind, Kind] = {
     OpportunityKind.CHUNKS: Kind.LOSS,
     OpportunityKind.SETTINGS: Kind.WORDS,
 }
-"""The alternatives that make the edit of an opportunity. The last three are opportunities only if
-trying them helps. The others have no alternative. For `LOGITS` a loss in chunks is none: it
-computes logits twice to save memory, so it does not show what fewer passes save.
+"""The alternatives that make the edit of an opportunity. The last three are opportunities only if a
+trial helps. Other opportunities have no alternative. `LOGITS` has none: a loss in chunks computes
+logits twice to save memory, so it does not show what fewer passes save.
 """
 
 NO_ALTERNATIVE = "pgle has no alternative for it"
@@ -49,8 +49,8 @@ AS_ELSEWHERE = "write there what helps at the other places"
 def by_stake(
     changes: Sequence[Alternative], account: Account
 ) -> tuple[Alternative, ...]:
-    """Alternatives in the order in which they are tried: what the command says first, then those
-    of opportunities, the largest first, then the others.
+    """Return alternatives in the order of their trials: those that the command names, then those of
+    opportunities (largest first), then the others.
     """
     stake: dict[Kind, float] = {}
     for item in account.opportunities:
@@ -66,30 +66,29 @@ def by_stake(
 
 @dataclass(frozen=True, slots=True)
 class Untried:
-    """Something that nobody tried."""
+    """Something that `advise` did not try."""
 
     what: str  # an opportunity, an alternative, or a place
-    why: str  # it was not tried, one clause
-    how: str  # to try it: a command to paste, or what to write
-    opportunity: Opportunity | None = None  # None: the account has no price for it
+    why: str  # why nobody tried it, in one clause
+    how: str  # how to try it: a command to paste, or what to write
+    opportunity: Opportunity | None = None  # None: the account does not price it
 
 
 @dataclass(frozen=True, slots=True)
 class Attempted:
-    """Which kinds of alternatives a program has, and which of them were tried."""
+    """Which kinds of alternatives a program has, and which were tried."""
 
     possible: Collection[Kind]
     tried: Collection[Kind]
-    # kinds that cannot be made for this GPU or of what was given, or that made no step; with the
-    # reason
+    # kinds that this GPU or input rules out, or that made no step; with the reason
     impossible: Mapping[Kind, str]
-    left: str = OVER_BUDGET  # why what is possible was not tried
-    # by the reason a command that tries it
+    left: str = OVER_BUDGET  # why a possible alternative was not tried
+    # command that tries an alternative, by the reason
     how: Mapping[str, str] = field(default_factory=dict)
-    budget: int = 0  # with which all that is possible is tried
+    budget: int = 0  # budget that is enough to try all possible alternatives
 
     def why_not(self, kind: OpportunityKind) -> str:
-        """Why no alternative of an opportunity was tried; empty if one was."""
+        """Return why no alternative of an opportunity was tried; empty if one was tried."""
         alternative = TRIED_BY.get(kind)
         if alternative is None:
             return NO_ALTERNATIVE
@@ -105,10 +104,11 @@ class Attempted:
 def refused_of(
     attempted: Attempted, shown: Collection[OpportunityKind]
 ) -> Mapping[OpportunityKind, Refused | Budget]:
-    """The opportunities that trying again cannot try either, with the reason; and those that a
+    """Return the opportunities that no repeated trial can try, with the reason, and those that a
     larger budget tries.
 
     Args:
+        attempted: what was tried.
         shown: opportunities whose edit was tried.
     """
     found: dict[OpportunityKind, Refused | Budget] = {}
@@ -123,7 +123,7 @@ def refused_of(
 
 
 def untried_of(account: Account, attempted: Attempted) -> tuple[Untried, ...]:
-    """The opportunities that nobody tried and that are worth it, the one that may save most
+    """Return the opportunities that are worth a trial and had none, largest possible saving
     first.
     """
     found = []

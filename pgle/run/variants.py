@@ -1,5 +1,5 @@
-"""A program captured again with alternatives, and what its values are then: a program of a command
-line, a function of this process, or a module alone.
+"""Capture a program with alternatives, and compare its values. The program is a command line, a
+function of this process, or a module alone.
 """
 
 from __future__ import annotations
@@ -54,61 +54,63 @@ Changes = Sequence[Alternative]
 
 
 class Variants(Protocol):
-    """What makes variants of a program."""
+    """A way to make variants of a program."""
 
     @property
     def kinds(self) -> frozenset[Kind]:
-        """Of alternatives that it can make."""
+        """The kinds of alternatives that can be made."""
         ...
 
     @property
     def left_out(self) -> str:
-        """Which it cannot make, and why; empty: it can make all."""
+        """The kinds that cannot be made, and why; empty: all can be made."""
         ...
 
     def sites(self) -> Sequence[CallSite]:
-        """The calls of the program that have alternatives."""
+        """Return the program's calls that have alternatives."""
         ...
 
     def make_module(
         self, changes: Changes, folder: Path
     ) -> tuple[Path, Sequence[CallSite]]:
-        """The step's module with some changes, in a new folder, and the calls of that program."""
+        """Write the step's module with the changes into a new folder. Return its path and the
+        calls.
+        """
         ...
 
     def compared(self, changes: Changes, folder: Path) -> ComparedValues:
-        """What the changes do to the step's values."""
+        """Return how the changes alter the numbers that the step computes."""
         ...
 
 
 def function_name(module: Path) -> str:
-    """The name of a step's function."""
+    """Return the name of a step's function."""
     return module_name(module).removeprefix("jit_")
 
 
 @dataclass(frozen=True)
 class ProgramVariants:
-    """Of the program of a command line."""
+    """Variants of the program that a command line starts."""
 
     command: Understood
     request: RehearseRequest
     template: Sequence[str]  # the command, with placeholders
-    # their values, of which the program has the first
+    # values of the placeholders; the first of each is the unchanged program's
     vary: Mapping[str, Sequence[str]]
     kinds: frozenset[Kind] = frozenset(Kind)
     left_out: str = ""
-    # makes what it can; None: each alternative takes a run of its own
+    # a waiting program that makes some alternatives; None: each alternative needs its own run
     waiting: WaitingProgram | None = None
 
     def sites(self) -> Sequence[CallSite]:
-        """As its first capture noted them."""
+        """Return the calls that the first capture recorded."""
         return read_captured(self.request.module.parent).sites
 
     def make_module(
         self, changes: Changes, folder: Path
     ) -> tuple[Path, Sequence[CallSite]]:
-        """Run the program on CPU devices until its step is known. Donation alone is written into
-        the text of the module, if that is what XLA compiles.
+        """Run the program on CPU devices until its step is known. Donation alone needs no run if
+        XLA compiles the module's text: the text is edited.
         """
         module = self.request.module
         is_donation = all(change.kind == Kind.DONATION for change in changes)
@@ -133,7 +135,7 @@ class ProgramVariants:
         return choose_module(found, step), program.sites
 
     def compared(self, changes: Changes, folder: Path) -> ComparedValues:
-        """Run the program on the CPU until its step is traced."""
+        """Run the program on the CPU until its step is traced, and compare the values."""
         if any(change.kind in OF_COMMAND for change in changes):
             return ComparedValues(why="words of its command make another program")
         waiting = self._waiting_for(changes)
@@ -150,7 +152,7 @@ class ProgramVariants:
         )
 
     def words(self, changes: Changes) -> Sequence[str]:
-        """The command with some changes."""
+        """Return the command with the changes."""
         varied = dict(_pair(one.value) for one in changes if one.kind == Kind.VARIED)
         words = with_values(self.template, self.vary, self.command.asked, varied)
         for setting in settings_of(words, self.request.target.vendor):
@@ -159,14 +161,14 @@ class ProgramVariants:
         return words
 
     def begin(self, changes: Changes, folder: Path) -> None:
-        """Have `make_module` begin, if that takes nothing from what is done meanwhile."""
+        """Start `make_module` early, if the waiting program can make the changes."""
         waiting = self._waiting_for(changes)
         if waiting is not None:
             waiting.begin(_switches(changes), folder)
 
     def _waiting_for(self, changes: Changes) -> WaitingProgram | None:
-        """The program that can make some changes where it waits. Words and what `jax.jit` is given
-        count from its start on.
+        """Return the waiting program if it can make the changes. Changes of words and of
+        `jax.jit`'s arguments must be there when the program starts.
         """
         from_start = OF_COMMAND | {Kind.DONATION}
         is_early = any(change.kind in from_start for change in changes)
@@ -174,7 +176,9 @@ class ProgramVariants:
 
     @contextmanager
     def at_its_step(self) -> Iterator[ProgramVariants]:
-        """The same with a program that waits at its step, which ends with the block."""
+        """Open these variants with a program that waits at its step. The program ends with the
+        block.
+        """
         waiting = WaitingProgram(
             self.words(()),
             module=self.request.module,
@@ -210,7 +214,7 @@ def with_values(
     asked: OnDevices,
     chosen: Mapping[str, str],
 ) -> Sequence[str]:
-    """A command with values for its placeholders: the chosen ones, else the first of each."""
+    """Return a command with values for its placeholders: the chosen value, else the first."""
     if not vary:
         return words
     devices = devices_for(None, topology=asked.shape).count
@@ -221,7 +225,7 @@ def with_values(
 
 @dataclass(frozen=True)
 class StepVariants:
-    """Of a function of this process, which is traced again."""
+    """Variants of a function of this process, which is traced again."""
 
     step: Callable[..., Any]
     args: Sequence[Any]
@@ -234,14 +238,14 @@ class StepVariants:
     )
 
     def sites(self) -> Sequence[CallSite]:
-        """As tracing it once more notes them."""
+        """Trace the function once more, and return the calls that this records."""
         folder = self.request.out / "sites"
         return self.make_module((), folder)[1]
 
     def make_module(
         self, changes: Changes, folder: Path
     ) -> tuple[Path, Sequence[CallSite]]:
-        """Trace and lower the function."""
+        """Trace and lower the function with the changes."""
         folder.mkdir(parents=True)
         record = _Record()
         with _alternatives(record, _switches(changes)) as made:
@@ -257,7 +261,7 @@ class StepVariants:
         return module, record.sites
 
     def compared(self, changes: Changes, folder: Path) -> ComparedValues:
-        """Trace the function at a small size, and run it on the CPU."""
+        """Trace the function at a small size, run it on the CPU, and compare the values."""
         record = _Record()
         precision = [one.value for one in changes if one.kind == Kind.PRECISION]
         function = getattr(self.step, "__wrapped__", self.step)
@@ -270,19 +274,19 @@ class StepVariants:
 
 @dataclass
 class _Record:
-    """What the hook's alternatives note of a function of this process."""
+    """What the hook's alternatives record about a function of this process."""
 
     sites: list[CallSite] = field(default_factory=list)
     found: ComparedValues = field(default_factory=ComparedValues)
 
     def site(self, found: Json) -> None:
-        """Note a call site, once."""
+        """Record a call site once."""
         site = CallSite(**found)
         if site not in self.sites:
             self.sites.append(site)
 
     def compared(self, found: Json) -> None:
-        """Note what comparing values has shown."""
+        """Record the result of a comparison of values."""
         self.found = msgspec.convert(found, ComparedValues)
 
 
@@ -290,11 +294,12 @@ class _Record:
 def _alternatives(
     record: _Record, switches: Sequence[Mapping[str, str]]
 ) -> Iterator[Any]:
-    """The hook's alternatives in this process. Afterwards jax is as it was, without what it had
-    traced; what the step keeps of it makes no alternative any more.
+    """Use the hook's alternatives in this process. The block's end restores jax and clears its
+    traces, so that traces with alternatives are not used again.
     """
     jax = importlib.import_module("jax")
-    importlib.import_module("jax.ad_checkpoint")  # the hook replaces its functions, too
+    # the hook replaces functions of this module too
+    importlib.import_module("jax.ad_checkpoint")
     made = hook_module("alternatives").Alternatives(jax, record, switches)
     try:
         made.watch()
@@ -307,7 +312,7 @@ _PRECISION = re.compile(r"precision = \[(?:HIGHEST|HIGH), (?:HIGHEST|HIGH)\]")
 
 
 def rewritten(module: Path, changes: Changes, folder: Path) -> Path:
-    """A module, StableHLO as jax dumps it, with some changes of its text, in a new folder."""
+    """Write a module (StableHLO as jax dumps it) with changes of its text into a new folder."""
     text = text_of(module)
     for change in changes:
         if change.kind == Kind.DONATION:
@@ -324,7 +329,7 @@ def rewritten(module: Path, changes: Changes, folder: Path) -> Path:
 
 @dataclass(frozen=True)
 class ModuleVariants:
-    """Of a module alone, StableHLO as text: what its text can be changed to."""
+    """Variants of a module alone, made by changes of its StableHLO text."""
 
     request: RehearseRequest
     kinds: frozenset[Kind] = frozenset((Kind.PRECISION, Kind.DONATION))
@@ -334,7 +339,7 @@ class ModuleVariants:
     )
 
     def sites(self) -> Sequence[CallSite]:
-        """That somebody compiled it; a module shows no calls."""
+        """Return the one site that a module shows: its compilation. A module shows no calls."""
         return (CallSite(JIT, "", function_name(self.request.module)),)
 
     def make_module(
@@ -344,14 +349,14 @@ class ModuleVariants:
         return rewritten(self.request.module, changes, folder), ()
 
     def compared(self, changes: Changes, folder: Path) -> ComparedValues:
-        """Nothing: the function is not here."""
+        """Return an empty comparison, since there is no function to run."""
         return ComparedValues(why="the function is not here")
 
 
 def variants_of(
     asked: Advise, command: Understood, request: RehearseRequest
 ) -> Variants:
-    """What makes variants of what was asked for."""
+    """Return the variants of the program that the request names."""
     if asked.function is not None:
         step, args = asked.function
         return StepVariants(step, args, request)
