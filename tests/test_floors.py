@@ -18,7 +18,7 @@ from pgle.cli.main import GROUPS
 
 ROOT = Path(pgle.__file__).parent
 STOREYS = (
-    "errors checks files masking next",
+    "errors checks files masking next worth",
     "requests",
     "xla",
     "trace",

@@ -137,8 +137,12 @@ def known_of(
     if timed is None:
         return Known(search=search, account=account)
     is_simulated = timed.basis is Basis.SIMULATED
-    measured = Measured.SIMULATED if is_simulated else Measured.ON_GPU
-    return Known(measured, timed.verdict, search, account)
+    if not is_simulated:
+        return Known(Measured.ON_GPU, timed.verdict, search, account)
+    verdict = timed.verdict
+    if verdict is Verdict.FASTER and not timed.pays:
+        verdict = Verdict.SAME  # no job on GPUs is worth it
+    return Known(Measured.SIMULATED, verdict, search, account)
 
 
 def next_move(known: Known) -> Move:

@@ -4,15 +4,15 @@ today.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass, replace
 
 from pgle.account.scheduled import gained
 from pgle.account.value import Opportunity, OpportunityKind, StepPart, TimedSteps
 from pgle.next import Next
 from pgle.schedule.control import Controlled
-from pgle.schedule.predict import LEAST_GAIN
-from pgle.steps.verdict import Verdict
+from pgle.schedule.placements import Move
+from pgle.worth import is_worth
 
 NOISE = "within the model's noise"
 
@@ -25,7 +25,7 @@ class ScheduleGains:
     profile: Controlled  # over LHS without it
     now_us: float  # the step that the user's flags make
     lhs_us: float  # the step with LHS and no profile
-    moved: str  # how many collectives the profile moves, in words
+    moved: str  # how many collectives the profile moves, by `moved_words`
     is_measured: bool  # the profile has measured costs
     lhs_flag: str  # turns LHS on
     measure: Next | None  # the command that measures the program
@@ -50,8 +50,8 @@ class ScheduleGains:
             yield self._of_profile()
 
     def _of_timed(self, timed: TimedSteps) -> Iterator[Opportunity]:
-        """The profile, if timed steps got shorter with it."""
-        if timed.verdict is not Verdict.FASTER:
+        """The profile, if timed steps got enough shorter with it."""
+        if not timed.pays:
             return
         yield Opportunity(
             kind=OpportunityKind.PROFILE,
@@ -81,6 +81,12 @@ class ScheduleGains:
         return replace(found, expected_us=None, tried=found.tried or NOISE)
 
 
+def moved_words(moves: Collection[Move]) -> str:
+    """How many collectives a profile moves."""
+    moved = sum(move.moved for move in moves)
+    return f"{moved} of {len(moves)} collectives move"
+
+
 def is_sure(found: Controlled) -> bool:
     """Whether a predicted gain is one of overlap, and not of the model's noise."""
     answer = found.answer
@@ -90,4 +96,4 @@ def is_sure(found: Controlled) -> bool:
 
 def pays(found: Controlled) -> bool:
     """Whether a schedule is predicted to shorten the step by enough to be worth a job."""
-    return is_sure(found) and found.answer.share >= LEAST_GAIN
+    return is_sure(found) and is_worth(found.answer.share)

@@ -14,7 +14,7 @@ from math import prod
 
 import msgspec
 
-from pgle.account.value import LEAST_WORTH, StepPart
+from pgle.account.value import StepPart
 from pgle.errors import UserError, as_change, many
 from pgle.schedule.launch_order import launch_order
 from pgle.xla.async_opcodes import is_done
@@ -25,6 +25,7 @@ from pgle.xla.owners import loops
 
 SCHEMA = "pgle.snapshot/1"
 MIB = 1 << 20
+SAME_WITHIN = 0.01  # of a kept figure: two compilations may differ by so much
 LEAST_MIB = 0.1  # smaller sizes are in bytes
 LEAST_TIMES = 10.0  # from here on a ratio says more than a share
 
@@ -116,7 +117,7 @@ class Change:
 
 
 def changes(before: Snapshot, after: Snapshot) -> tuple[Change, ...]:
-    """What differs, the likely causes first. Steps and memory within `LEAST_WORTH` are equal."""
+    """What differs, the likely causes first. Steps and memory within `SAME_WITHIN` are equal."""
     return (*_of_setting(before, after), *_of_program(before, after))
 
 
@@ -146,11 +147,11 @@ def _of_program(before: Snapshot, after: Snapshot) -> Iterator[Change]:
         for part in dict.fromkeys((*before.parts_us, *after.parts_us))
     ]
     for fact, was_us, is_us in (*figures, ("step", before.step_us, after.step_us)):
-        if abs(is_us - was_us) > LEAST_WORTH * before.step_us:
+        if abs(is_us - was_us) > SAME_WITHIN * before.step_us:
             yield Change(fact, _ms(was_us), _ms(is_us), _relative(was_us, is_us))
     was = before.memory_bytes or 0
     now = after.memory_bytes or 0
-    if abs(now - was) > LEAST_WORTH * was:
+    if abs(now - was) > SAME_WITHIN * was:
         yield Change("memory", _size(was), _size(now), _relative(was, now))
 
 

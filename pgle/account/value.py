@@ -14,10 +14,9 @@ from typing import NewType
 
 from pgle.next import Next
 from pgle.steps.verdict import Verdict
+from pgle.worth import is_worth
 from pgle.xla.hlo.frames import in_package
 
-LEAST_WORTH = 0.01
-"""Of the step. If no opportunity of any kind is above this, nothing is to gain."""
 LARGE = 0.05
 """Of the step. From here on a saving that was left is a warning."""
 
@@ -219,6 +218,11 @@ class TimedSteps:
     verdict: Verdict
     basis: Basis  # measured or simulated
 
+    @property
+    def pays(self) -> bool:
+        """Whether the step got shorter by enough to be worth an action."""
+        return self.verdict is Verdict.FASTER and is_worth(-self.change)
+
 
 @dataclass(frozen=True)
 class Account:
@@ -298,7 +302,7 @@ class Account:
         to gain.
         """
         for item in self.opportunities:
-            if item.comes_first or self.share(item.known_saving_us) >= LEAST_WORTH:
+            if item.comes_first or is_worth(self.share(item.known_saving_us)):
                 return item
         return None
 
@@ -317,7 +321,7 @@ class Account:
             if item.expected_us is None and not item.comes_first
         )
         most = max(open_ones, key=lambda item: item.most_us, default=None)
-        if most is None or self.share(most.most_us) < LEAST_WORTH:
+        if most is None or not is_worth(self.share(most.most_us)):
             return None
         return most
 

@@ -31,15 +31,11 @@ from pgle.analyze.slow_kernels import (
     scatters,
     slow_matmuls,
 )
-from pgle.analyze.slow_links import LEAST_SLOWED
 from pgle.analyze.uneven import rank_skew, slow_link
 from pgle.analyze.unsteady import changing_steps, slow_steps
-from pgle.steps.patterns import LEAST_LOST
+from pgle.worth import LEAST_GAIN
 from pgle.xla.targets import Hardware
 from pgle.xla.vendors import maker_of
-
-LEAST_SAVED = 0.01
-"""Share of the step. Faster matrix products or collectives are a finding if they save this much."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -125,7 +121,7 @@ _RULES = (
         find=synchronous,
         title="synchronous collectives",
         todo="Make collectives asynchronous",
-        limit=0.01,
+        limit=LEAST_GAIN,
         condition="exposed time of synchronous collectives above {limit} of the step",
         source="marin-community/marin#8054",
     ),
@@ -158,7 +154,7 @@ _RULES = (
         find=slow_link,
         title="collectives slow on some ranks",
         todo="Check the links of the slow ranks",
-        limit=LEAST_SLOWED,
+        limit=LEAST_GAIN,
         condition=(
             "collectives below 70 % of their speed on the other ranks of the group, or in "
             "equal groups, after all have started, for at least {limit} of the step"
@@ -173,7 +169,7 @@ _RULES = (
         find=slow_steps,
         title="slow steps",
         todo="Find what slows single steps",
-        limit=0.01,
+        limit=LEAST_GAIN,
         condition=(
             "steps that take 5 % longer than the median step, or hosts that pause in single "
             "steps, by at least {limit} of the mean step"
@@ -187,7 +183,7 @@ _RULES = (
         find=changing_steps,
         title="steps that change over time",
         todo="Find why steps change over time",
-        limit=LEAST_LOST,
+        limit=LEAST_GAIN,
         condition=(
             "steps that grow, change level or take turns beyond chance (5 % of shuffled "
             "steps, F test at 1 %), and lengthen the mean step by at least {limit}"
@@ -202,7 +198,7 @@ _RULES = (
         find=other_modules,
         title="other modules",
         todo="Merge other modules into the step",
-        limit=0.01,
+        limit=LEAST_GAIN,
         condition="modules but the main one run alone for at least {limit} of the step",
         source=_OWN,
         holds_if_simulated=False,
@@ -226,7 +222,7 @@ _RULES = (
         find=slow_matmuls,
         title="slow matrix products",
         todo="Speed up slow matrix products",
-        limit=LEAST_SAVED,
+        limit=LEAST_GAIN,
         condition=(
             "matrix products below 50 % of the speed that XLA's table and a roofline give"
         ),
@@ -240,7 +236,7 @@ _RULES = (
         find=off_tensor_cores,
         title="matrix products off the Tensor Cores",
         todo="Use the Tensor Cores",
-        limit=0.01,
+        limit=LEAST_GAIN,
         condition=(
             "matrix products of at least {limit} of the step off the Tensor Cores, by kernel "
             "name, else by type and precision"
@@ -266,7 +262,7 @@ _RULES = (
         find=host_gaps,
         title="host gaps inside steps",
         todo="Keep the host out of the step",
-        limit=0.01,
+        limit=LEAST_GAIN,
         condition="gaps over 20 µs inside steps, for at least {limit} of the step",
         source=_OWN,
         kind=OpportunityKind.HOST,
@@ -288,7 +284,7 @@ _RULES = (
         find=slow_collectives,
         title="slow collectives",
         todo="Check slow transfers",
-        limit=LEAST_SAVED,
+        limit=LEAST_GAIN,
         condition=(
             "collectives below 70 % of the speed that XLA's table gives for size and group"
         ),
@@ -302,7 +298,7 @@ _RULES = (
         find=copies,
         title="exposed copies",
         todo="Hide or avoid exposed copies",
-        limit=0.01,
+        limit=LEAST_GAIN,
         condition="exposed copies of at least {limit} of the step",
         source="openxla/xla#45983",
         kind=OpportunityKind.COPIES,
@@ -313,7 +309,7 @@ _RULES = (
         find=outside_copies,
         title="copies outside of the program",
         todo="Hide or avoid copies outside of the program",
-        limit=0.01,
+        limit=LEAST_GAIN,
         condition=(
             "copies of no instruction, while nothing else runs, for at least {limit} of the "
             "step"
@@ -328,7 +324,7 @@ _RULES = (
         find=contending_copies,
         title="copies that slow what they overlap",
         todo="Move copies away from compute",
-        limit=0.01,
+        limit=LEAST_GAIN,
         condition=(
             "kernels and collectives that take longer next to copies or memsets than in steps"
             " without (sign test at 1 %), by at least {limit} of the step"
@@ -385,7 +381,7 @@ _RULES = (
         find=untimed_records,
         title="records without a time stamp",
         todo="Record all times",
-        limit=LEAST_LOST,
+        limit=LEAST_GAIN,
         condition=(
             "records without a time stamp whose work takes at least {limit} of the step "
             "elsewhere"

@@ -23,14 +23,12 @@ from pgle.costs.profile.lookup import Naming, global_ids
 from pgle.schedule.simulate import Stream
 from pgle.trace.columns import Flags, Floats, Ints, distinct, median
 from pgle.trace.intervals import covered
+from pgle.worth import LEAST_GAIN
 from pgle.xla.collective_kinds import ends_together
 from pgle.xla.hlo.module import Module
 
 SLOW_TRANSFER = 0.7
 """Of the expected speed; below that a collective is slow (`pgle.analyze.rules`)."""
-
-LEAST_SLOWED = 0.01
-"""Of the step. Slow links that cost every rank less count as other differences between ranks."""
 
 LEAST_NAMED = 0.001  # of the step; a collective that costs a rank less is not named
 
@@ -96,7 +94,8 @@ def find_slow_links(
     naming: Naming,
     module: Module | None,
 ) -> SlowLinks | None:
-    """Collectives that are slow on some ranks; None if all cost no rank `LEAST_SLOWED`."""
+    """Collectives that are slow on some ranks; None if no rank loses `LEAST_GAIN` of its
+    steps: then they count as other differences between ranks."""
     count = len(launches.row)
     since = np.full(count, np.nan)
     usual = np.full(count, np.nan)
@@ -121,7 +120,7 @@ def find_slow_links(
     np.add.at(lost, (launches.name, launches.window), exposed)
     steps = sum(window.steps for window in windows) / len(windows)
     step_ns = float(np.mean([window.length / window.steps for window in windows]))
-    if lost.sum(axis=0).max() < LEAST_SLOWED * step_ns * steps:
+    if lost.sum(axis=0).max() < LEAST_GAIN * step_ns * steps:
         return None
     named = np.flatnonzero(lost.max(axis=1) >= LEAST_NAMED * step_ns * steps)
     links = []

@@ -43,7 +43,9 @@ def confirm(request: Confirm) -> Answer[LogVerdict]:
     with text.progress("reading log") as advance:
         found = confirm(asked, progress=advance)
     name = some(map(str, paths), 2)
-    page = report.confirm_page(name, found, after_confirmation(path, found))
+    page = report.confirm_page(
+        name, found, after_confirmation(path, found, asked.bounds)
+    )
     ok = found.main.verdict is ProfileUse.USED
     return answer("confirm", found, page, report.confirm_document(found), ok)
 

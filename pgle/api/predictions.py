@@ -142,7 +142,12 @@ def tune(request: Tune) -> Answer[Tuning]:
     from pgle.report import tune as report
     from pgle.report.schedules import write_page
     from pgle.run.process.workers import check_place
-    from pgle.run.rehearse_program import advise_line, launch_of_program, prepared
+    from pgle.run.rehearse_program import (
+        advise_line,
+        launch_of_program,
+        measure_line,
+        prepared,
+    )
     from pgle.run.tune import NAME, tune
 
     check_place(request.executor)
@@ -156,7 +161,13 @@ def tune(request: Tune) -> Answer[Tuning]:
                 on_phase=on_phase,
             )
         launch = launch_of_program(command)
-        found = replace(found, launch=launch, advise=advise_line(command))
+        found = replace(
+            found,
+            launch=launch,
+            measure=measure_line(command),
+            advise=advise_line(command),
+            run=launch.run if command.is_as_it_ran else None,
+        )
         out = given.out
         path = write_page(out, report.tune_page(found, out), force=True)
     page = report.tune_page(found, out, path)

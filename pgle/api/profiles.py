@@ -44,6 +44,6 @@ def verify(request: Verify) -> Answer[Coverage]:
     bounds = Bounds(request.min_time_coverage, request.min_collectives)
     found = verify(request.profile, hlo, module=request.module)
     ok = found.is_ok(bounds)
-    following = after_verification(request.profile, hlo) if ok and hlo else ()
+    following = after_verification(request.profile, hlo, bounds) if ok and hlo else ()
     page = report.verify_page(name, found, bounds, following)
     return answer("verify", found, page, report.document(name, found, bounds), ok)

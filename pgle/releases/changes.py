@@ -11,7 +11,8 @@ from dataclasses import dataclass
 from pgle.releases.facts import CollectiveUse, ProgramFacts
 from pgle.schedule.control import ROUNDED, Controlled
 from pgle.schedule.launches import Difference, differences
-from pgle.schedule.predict import LEAST_GAIN, Gain
+from pgle.schedule.predict import Gain
+from pgle.worth import is_worth
 from pgle.xla.flags.catalogue import catalogue, known_in
 from pgle.xla.flags.text import Flag
 
@@ -89,7 +90,7 @@ def settled(found: Controlled) -> Gain | None:
     sizes = [abs(first), abs(other)]
     if first * other > 0 and min(sizes) >= ROUNDED:
         return found.answer
-    return found.answer if max(sizes) < LEAST_GAIN else None
+    return None if is_worth(max(sizes)) else found.answer
 
 
 @dataclass(frozen=True, slots=True)

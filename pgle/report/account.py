@@ -14,7 +14,6 @@ from pgle.account.next_move import (
 )
 from pgle.account.value import (
     LARGE,
-    LEAST_WORTH,
     Account,
     Basis,
     ContentionLoss,
@@ -44,8 +43,8 @@ from pgle.report.page.value import (
     table,
 )
 from pgle.report.text import SCOPE_WIDTH, Document, flat
+from pgle.worth import LEAST_GAIN, is_worth
 
-LEAST_SHOWN = 0.005  # of the step: less is not worth a line
 PLACES = 5  # rows of each in its section
 SpanOf = Callable[[str], "tuple[float, float] | None"]
 """Where an instruction is in the timeline, in µs; None if it does not."""
@@ -76,7 +75,7 @@ def headline(account: Account) -> tuple[str, Tone]:
         most = figures.share(account.share(unproven.most_us))
         bound = f"at most {most} of {account.base.short}"
         return f"No sure gain; open: {lowered(unproven.title)} ({bound})", ""
-    limit = figures.share(LEAST_WORTH, 0)
+    limit = figures.share(LEAST_GAIN)
     words = f"Nothing to gain above {limit} of the step: {bound_words(account)}"
     return words, "good"
 
@@ -115,7 +114,7 @@ def listed(
     return tuple(
         (item, _advice(account, item, span_of))
         for item in chosen(account.opportunities)
-        if item.comes_first or account.share(item.at_stake_us) >= LEAST_WORTH
+        if item.comes_first or is_worth(account.share(item.at_stake_us))
     )
 
 
@@ -168,7 +167,7 @@ def end_words(known: Known) -> Sentence:
     if account is None or known.search is not Search.NOT:
         words = "no profile and no flag that pgle knows shortens this step"
         return Sentence.of(words)
-    limit = figures.share(LEAST_WORTH, 0)
+    limit = figures.share(LEAST_GAIN)
     return Sentence.of(f"nothing above {limit} of the step is left to gain")
 
 
@@ -255,14 +254,14 @@ def bound_rows(account: Account) -> Iterator[tuple[str, float, float]]:
         ("without exposed copies", bounds.without_copies_us),
     )
     for name, us in named:
-        if account.share(account.step_us - us) >= LEAST_SHOWN:
+        if is_worth(account.share(account.step_us - us)):
             yield name, us, account.share(us)
 
 
 def without_communication(account: Account) -> str:
     """The step with no collectives, in a line; empty if it is not worth one."""
     us = account.bounds.without_communication_us
-    if account.share(account.step_us - us) < LEAST_SHOWN:
+    if not is_worth(account.share(account.step_us - us)):
         return ""
     share = figures.share(account.share(us))
     return f"Without communication the step would take {figures.time(us)} ({share})."
@@ -271,7 +270,7 @@ def without_communication(account: Account) -> str:
 def contention_note(account: Account) -> str:
     """What contention adds to the step; empty if that is not worth a line."""
     found = account.contention
-    if found is None or account.share(found.us) < LEAST_SHOWN:
+    if found is None or not is_worth(account.share(found.us)):
         return ""
     return contention_words(account)
 

@@ -40,8 +40,8 @@ from pgle.run.capture.captured import STEP_REMEDY, ComparedValues
 from pgle.run.compiler.compile import OnPhase
 from pgle.run.untried import OVER_BUDGET, TRIED_BY, Untried
 from pgle.schedule.control import Controlled
-from pgle.schedule.predict import LEAST_GAIN
 from pgle.schedule.verdict import Verdict
+from pgle.worth import LEAST_GAIN
 
 AT_START = OF_COMMAND | {Kind.FLAGS}
 """Kinds that no file of the program needs."""

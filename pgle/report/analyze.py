@@ -7,7 +7,7 @@ from dataclasses import replace
 from datetime import UTC, datetime
 
 from pgle.account.next_move import ENDS, Known, Move
-from pgle.account.value import LEAST_WORTH, UnreadWork
+from pgle.account.value import UnreadWork
 from pgle.analyze.analysis import MeasuredStep
 from pgle.analyze.collectives import (
     CostError,
@@ -54,6 +54,7 @@ from pgle.report.timeline import OTHER_WORK, OTHERS, group_label, most_exposed, 
 from pgle.run.analyze import Analysis
 from pgle.schedule.simulate import StepBreakdown
 from pgle.trace.table import Device
+from pgle.worth import is_worth
 
 LEAST_HEAVY = 0.01  # of the step; a lighter layer is not named
 HEAVY = 3  # layers that are named
@@ -344,7 +345,7 @@ def actions(
     untold = (
         _to_tell(finding)
         for finding in found.findings
-        if finding.id in ALWAYS_NAMED and finding.share < LEAST_WORTH
+        if finding.id in ALWAYS_NAMED and not is_worth(finding.share)
     )
     return (*untold, *account.actions(found.account, span_of))
 

@@ -39,7 +39,8 @@ def _command(run: RunDirectory, known: Known, move: Move) -> Next | None:
         return next_command.stage_left(run)
     if move is Move.VERIFY:
         profile = run.found_profile or run.profile
-        return Next.of("verify", profile, "--hlo", run.dump_to_cover)
+        bounds = next_command.bound_words(run)
+        return Next.of("verify", profile, "--hlo", run.dump_to_cover, *bounds)
     if move is Move.MEASURE:
         return found_flags.tuned_run(run)
     if move is Move.PROVE:

@@ -14,7 +14,7 @@ from pgle.run.directory.directory import RunDirectory, stage_of
 if TYPE_CHECKING:
     from pgle.account.value import Shown
     from pgle.steps.compare import Comparison, LimitCheck
-    from pgle.xla.log.verdict import LogVerdict
+    from pgle.xla.log.verdict import Bounds, LogVerdict
 
 DUMP = "DUMP"  # the HLO dump of a job, if none was named
 
@@ -56,10 +56,15 @@ def after_conversion(profile: AnyPath, hlo: Sequence[AnyPath]) -> Commands:
     return (Next.of("verify", profile, *dumps),)
 
 
-def after_verification(profile: AnyPath, hlo: Sequence[AnyPath]) -> Commands:
-    """Run with a profile that fits; outside a run directory predict its effect first."""
+def after_verification(
+    profile: AnyPath, hlo: Sequence[AnyPath], bounds: Bounds
+) -> Commands:
+    """Run with a profile that fits; outside a run directory predict its effect first. Bounds that
+    the profile meets hold for all later answers on its run directory.
+    """
     run = _run_of_profile(profile)
     if run is not None:
+        _keep_loose(run, bounds)
         return way_in_run(run)
     return (Next.of("predict", hlo[0], "--profile", profile),)
 
@@ -103,12 +108,14 @@ def after_summary(
     return (NO_DUMP,) if dump is None else after_conversion(profile, [Path(dump)])
 
 
-def after_confirmation(log: AnyPath, found: LogVerdict) -> Commands:
+def after_confirmation(log: AnyPath, found: LogVerdict, bounds: Bounds) -> Commands:
     """Ask whether it is faster; a profile that was not used is checked first, in a run directory by
     what all answers on it know.
     """
     stage = stage_of(log) or stage_of(log.parent)
     if stage is not None:
+        if found.main.verdict == "used":
+            _keep_loose(stage.run, bounds)
         return way_in_run(stage.run)
     if found.main.verdict != "used":
         unknown = Sentence.todo("see what the log says of the profile")
@@ -159,6 +166,16 @@ def after_lint(flags: Sequence[str], file: str | None, *, clean: bool) -> Comman
         given = ("--flags-file", file)
     command = Next.of("rehearse", *given)
     return (Sentence.of("no error; what they do is shown by ", command),)
+
+
+def _keep_loose(run: RunDirectory, bounds: Bounds) -> None:
+    """Keep bounds that are met and that somebody asked for."""
+    # a module outside of a run directory is answered without its records
+    from pgle.run.directory.manifest import keep_bounds
+    from pgle.xla.log.verdict import BOUNDS
+
+    if bounds != BOUNDS:
+        keep_bounds(run.path, bounds.time, bounds.collectives)
 
 
 def _run_of_profile(profile: AnyPath) -> RunDirectory | None:

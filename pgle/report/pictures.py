@@ -10,7 +10,6 @@ from itertools import starmap
 
 import numpy as np
 
-from pgle.account.value import LEAST_WORTH
 from pgle.analyze.analysis import MeasuredStep
 from pgle.analyze.differences import Differences, StepChange
 from pgle.analyze.layers import MeasuredInstruction
@@ -24,6 +23,7 @@ from pgle.report.page.value import Chart, Page, Section
 from pgle.run.analyze import Analysis
 from pgle.steps.compare import Comparison
 from pgle.steps.series import Side
+from pgle.worth import is_worth
 from pgle.xla.targets import Hardware
 
 FEWEST = 3  # steps of a chart over time
@@ -47,7 +47,7 @@ def with_pictures(page: Page, found: Analysis) -> Page:
     sections = [_illustrated(item, pictures) for item in page.sections]
     waits = waits_chart(found.step)
     if waits is not None:
-        is_large = found.step.late.us >= LEAST_WORTH * found.step.step_us
+        is_large = is_worth(found.step.late.us / found.step.step_us)
         heading = "Which rank the others wait for"
         new = Section("waits", heading, (waits,), open=is_large)
         keys = [item.key for item in sections]

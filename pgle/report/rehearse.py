@@ -44,7 +44,7 @@ from pgle.schedule.placements import (
     Placement,
     groups,
 )
-from pgle.schedule.predict import LEAST_GAIN
+from pgle.worth import LEAST_GAIN, is_worth
 
 if TYPE_CHECKING:
     from pgle.schedule.predict import Gain
@@ -176,7 +176,7 @@ def headline(result: Rehearsal) -> tuple[str, Tone]:
     if result.account.lever is None:
         if depends:
             return depends, "warn"
-        if result.gained.answer.share <= -LEAST_GAIN:
+        if is_worth(-result.gained.answer.share):
             return profile_words(result), "warn"
     words, tone = account.headline(result.account)
     if depends:
@@ -190,13 +190,13 @@ def profile_words(result: Rehearsal) -> str:
     found = result.gained.answer
     if depends := control.changes_words("the profile", result.gained):
         return depends
-    if found.share <= -LEAST_GAIN:
+    if is_worth(-found.share):
         return (
             f"Use no profile here: the step gets {figures.share(-found.share)} longer"
         )
     if pays(result.gained):
         return f"the profile shortens the step by {figures.share(found.share)}"
-    if found.share >= LEAST_GAIN:
+    if is_worth(found.share):
         change = figures.share(found.share)
         return f"the profile's change, {change}, is within the model's noise"
     return f"the profile changes less than {figures.share(LEAST_GAIN)} of the step"

@@ -20,7 +20,7 @@ from pgle.run.releases import Release, ReleasesResult, Upgrade
 from pgle.run.second_compilation import Schedules
 from pgle.schedule.control import ROUNDED, Controlled
 from pgle.schedule.launches import Difference
-from pgle.schedule.predict import LEAST_GAIN
+from pgle.worth import LEAST_GAIN, is_worth
 
 SAME = "same"
 _MOST = 4  # kinds, types or flags that a line names
@@ -78,7 +78,7 @@ def step_words(found: Controlled, release: str) -> tuple[str, Tone]:
         sides = " or ".join(_longer(one.share) for one in (found.first, found.other))
         why = "depends on what autotuning picks"
         return f"The step with jaxlib {release} {why}: {sides}", "warn"
-    if abs(gain.share) < LEAST_GAIN:
+    if not is_worth(abs(gain.share)):
         most = figures.share(LEAST_GAIN)
         return f"jaxlib {release} changes the step by less than {most}", "good"
     tone: Tone = "good" if gain.share > 0 else "warn"

@@ -14,9 +14,9 @@ from pgle.report.scale_account import gpus
 from pgle.report.scale_control import named
 from pgle.run.scale import Scaling
 from pgle.scale.answer import Exposed, Judged, ScaleRow
+from pgle.worth import is_worth
 from pgle.xla.targets import load_target
 
-LEAST_SAVED = 0.02  # of the step: advice that saves less is not given
 # of the GPU's memory, for jax's allocator: published 70B jobs use it (NVIDIA/dgxc-benchmarking)
 MOST_MEMORY = 0.94
 VARY = "--vary mesh=A,B and {mesh} in the command"
@@ -51,7 +51,7 @@ def _take_better(found: Scaling, item: Judged) -> Iterator[Advice]:
     others = fitting(found, item)
     better = max(others, key=lambda other: other.efficiency or 0.0, default=item)
     saves = 1 - (item.efficiency or 0.0) / max(better.efficiency or 0.0, 1e-9)
-    if better.row.variant != item.row.variant and saves > LEAST_SAVED:
+    if better.row.variant != item.row.variant and is_worth(saves):
         yield Advice(f"Take {named(better.row)} at {gpus(item.row)}", _saving(saves))
 
 
@@ -91,7 +91,7 @@ def _more_work(row: ScaleRow) -> Iterator[Advice]:
     step, each part of the work pays for half of that time.
     """
     saves = sum(one.weights_us for one in row.by_collective) / row.step_us / 2
-    if saves <= LEAST_SAVED:
+    if not is_worth(saves):
         return
     more = row.temp_bytes or 0
     why = "weights and gradients cross the links once a step, whatever its work"

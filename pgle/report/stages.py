@@ -12,7 +12,7 @@ from types import TracebackType
 from pgle.costs.profile.coverage import Coverage
 from pgle.errors import many, printable
 from pgle.masking import kept_argv
-from pgle.next import Commands, Next, to_way
+from pgle.next import Commands, Next, Sentence, to_way
 from pgle.report import compare, text
 from pgle.report.confirm import USE_TONES, main_lines, use_line
 from pgle.report.conversions import costs_line
@@ -56,7 +56,7 @@ def stage_page(result: StageResult) -> Page:
     about = tuple(Prose(printable(line)) for line in _about(result))
     command = _following(result)
     notes = [*_stage_notes(result)]
-    starts = command is not None and command.name in ("perf", "profile")
+    starts = isinstance(command, Next) and command.name in ("perf", "profile")
     if starts and by_every_rank(run):
         notes.append("Start the next command on every rank.")
     if result.simulated:
@@ -92,11 +92,12 @@ def _stage_notes(result: StageResult) -> Iterator[str]:
         yield from main_lines(result.verdict)
 
 
-def _following(result: StageResult) -> Next | None:
-    """The next stage, unless this one missed its aim."""
-    is_missed = result.verdict is not None and not result.good
-    if result.failed or is_missed:
-        return None
+def _following(result: StageResult) -> Next | Sentence:
+    """The next stage; if this one missed its aim, what mends that."""
+    if result.failed:
+        return Sentence.todo("mend what the verdict says; then repeat the command")
+    if result.verdict is not None and not result.good:
+        return way_in_run(result.request.run)[0]
     return following(result.request.run)
 
 
@@ -423,12 +424,14 @@ def _verdict(result: Pipeline) -> tuple[str, Tone]:
 
 
 def _next(result: Pipeline) -> Commands:
-    run = result.run
+    """As every answer on the run directory says; a profile that covers too little is looked at."""
     if not result.covered:
-        return (Next.of("verify", run.profile, "--hlo", run.dump_to_cover),)
-    if not result.used:
-        return (Next.of("confirm", run.path),)
-    return way_in_run(run, result.comparison, is_judged=True)
+        # a single stage needs nothing of this
+        from pgle.account.next_move import Known
+        from pgle.report.next_in_run import way_of_run
+
+        return way_of_run(result.run, Known(is_covered=False))
+    return way_in_run(result.run, result.comparison, is_judged=result.used)
 
 
 class RunDocument(Document):

@@ -28,10 +28,10 @@ from pgle.report.page.value import (
     table,
 )
 from pgle.report.timeline import parts_of
+from pgle.worth import is_worth
 
 FIRST = 5  # changes on the first screen
 NOTE = 40  # characters of a note on the first screen
-LATE = 0.005  # of the step; a smaller change of the waits for other ranks is no note
 TIMES = (
     Column("before", Unit.TIME),
     Column("after", Unit.TIME),
@@ -61,7 +61,7 @@ def difference_notes(found: Differences) -> Iterator[str]:
             f"±{least}, as two launches of one program differ so much."
         )
     before_us, after_us = found.late_us
-    if abs(after_us - before_us) >= LATE * found.before.step_us:
+    if is_worth(abs(after_us - before_us) / found.before.step_us):
         rank = printable(found.late_rank) or "the last rank, each time another one"
         before = figures.time(before_us)
         yield f"Other ranks wait {figures.time(after_us)} for {rank}; before: {before}."

@@ -8,13 +8,14 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from pgle.account.next_move import Known, Move, Search
-from pgle.account.value import OpportunityKind
+from pgle.account.next_move import Move, Search, known_of
+from pgle.account.value import OpportunityKind, StepBase
 from pgle.errors import cut, many, shown
 from pgle.next import Commands, Next, Sentence, quoted, to_way
 from pgle.report import account, text
 from pgle.report.account import AccountDocument
 from pgle.report.control import SMALLER, STAGE
+from pgle.report.next_in_run import way_of_run
 from pgle.report.page import figures
 from pgle.report.page.figures import Unit
 from pgle.report.page.value import (
@@ -37,6 +38,7 @@ from pgle.report.timeline import tiles
 from pgle.run.compiler.compile import OnPhase
 from pgle.run.directory.directory import free
 from pgle.run.inputs.next_command import UNKNOWN
+from pgle.run.known_run import known_of_run
 from pgle.run.rehearse_program import LHS_ON
 from pgle.run.tune import LESS, OnTrial, Proven, Simulated, Tuning
 from pgle.schedule.placements import ExposedGroup, in_one, placements
@@ -49,6 +51,10 @@ VARIATIONS = (
     "drawn anew as far as they are uncertain"
 )
 SET_THEM = "set these flags in the job, and compare its step times with today's;"
+CONSTANT_LOOP = (
+    "give the loop a constant length (jax.lax.scan, or fori_loop with constant bounds), "
+    "then tune again"
+)
 CONTROL_AT = 3  # its column, behind the change
 EXPOSED_LINES = 3  # on the first screen, the heading included
 SAME = 1e-4  # a step whose change is at most this share equals the trial's
@@ -131,7 +137,8 @@ def _notes(
     yield STAGE if _by_control(found) is None else f"control: {SMALLER}; {STAGE}"
     yield f"{VARIATIONS}."
     yield account.note(found.account)
-    yield account.timed_note(found.account, is_base=False)
+    is_base = found.account.base is not StepBase.PROFILED
+    yield account.timed_note(found.account, is_base=is_base)
     yield from setting_notes(found.request)
     if found.proof is not None:
         yield from _record(found)
@@ -225,8 +232,8 @@ def _table(found: Tuning) -> Table:
     compilation, too: the smaller one is the answer.
     """
     rows = [_row(found, side.trial, name)[:-1] for name, side in _sides(found)]
-    for name, us, share in account.bound_rows(found.account):
-        rows.append((name, us, share - 1, "", ""))
+    for name, us, _ in account.bound_rows(found.account):
+        rows.append((name, us, us / found.pgle.prediction.step_us - 1, "", ""))
     heads = _heads(found)[:-1]
     other = _by_control(found)
     if other is None:
@@ -373,10 +380,7 @@ def why_next(found: Tuning) -> str:
             "only that proves the gain."
         )
     if found.verdict == "cannot-tell":
-        return (
-            "Give the loop a constant length (jax.lax.scan, or fori_loop with "
-            "constant bounds), then tune again."
-        )
+        return ""
     if found.verdict == "no-room":
         return "The communication is hidden already."
     return "No setting of flags was shorter in enough variations."
@@ -386,8 +390,7 @@ def commands(found: Tuning, out: Path) -> Commands:
     """What to type next; the first is the most useful."""
     launch = found.launch
     if found.proof is None:
-        known = Known(search=Search.IN_VAIN, account=found.account)
-        return (account.follow(known, {Move.ADVISE: found.advise}),)
+        return (_after_search(found),)
     if launch.words == UNKNOWN:
         return (Sentence.todo(f"{SET_THEM} {out / 'flags.txt'} has them"),)
     if launch.run is None:
@@ -401,6 +404,21 @@ def commands(found: Tuning, out: Path) -> Commands:
     if launch.run is not None and launch.run.stage("perf").path.exists():
         return new, compare
     return new, launch.line("run", before), compare
+
+
+def _after_search(found: Tuning) -> Next | Sentence:
+    """What follows if no flags were found: in a run directory as all answers on it say."""
+    if found.verdict == "cannot-tell":
+        return Sentence.todo(CONSTANT_LOOP)
+    if found.run is not None:
+        known = known_of_run(found.run)
+        if known.search is Search.NOT:
+            known = replace(known, search=Search.IN_VAIN)
+        return way_of_run(found.run, known)[0]
+    of_step = found.account
+    known = known_of(of_step.timed, search=Search.IN_VAIN, account=of_step)
+    ways = {Move.ADVISE: found.advise, Move.MEASURE: found.measure}
+    return account.follow(known, ways)
 
 
 @contextmanager

@@ -25,6 +25,7 @@ from pgle.requests.kinds import (
 )
 from pgle.requests.option import Request, argument, option
 from pgle.requests.shared import Forced
+from pgle.worth import LEAST_GAIN
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -105,7 +106,7 @@ class Assumed(Request):
         ),
     )
     same_within: float = field(
-        default=0.005,
+        default=LEAST_GAIN,
         metadata=option(
             "--same-within",
             "What counts as the same.",

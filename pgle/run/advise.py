@@ -86,7 +86,7 @@ from pgle.run.untried import (
 from pgle.run.variants import ProgramVariants, Variants, variants_of, with_values
 from pgle.scale.plan import check_names
 from pgle.schedule.control import Controlled
-from pgle.schedule.predict import LEAST_GAIN, Gain, Prediction
+from pgle.schedule.predict import Gain, Prediction
 from pgle.schedule.verdict import Judged, Verdict, judge, turned_by_data
 from pgle.tune.search import (
     Axis,
@@ -95,6 +95,7 @@ from pgle.tune.search import (
     exposed_by_kind,
     nothing_to_gain,
 )
+from pgle.worth import LEAST_GAIN
 from pgle.xla.flags.catalogue import LHS
 from pgle.xla.flags.text import typed_flag
 from pgle.xla.targets import Target
@@ -356,6 +357,12 @@ class _Trials:
         carried = self._make_base()
         self.ending.interrupts = False
         base = self.base
+        account = account_of_schedule(
+            base.compiled.scheduled,
+            base.prediction,
+            request.hardware,
+            facts=request.facts,
+        )
         is_written_as = Written(
             variants.sites(),
             request.module,
@@ -364,14 +371,8 @@ class _Trials:
             vary=self.asked.vary,
             vendor=request.target.vendor,
             is_too_large=self._is_too_large(base),
-            is_undivided=self._is_undivided(),
+            is_undivided=self._is_undivided(account),
             alongside=executed_alongside(request.module),
-        )
-        account = account_of_schedule(
-            base.compiled.scheduled,
-            base.prediction,
-            request.hardware,
-            facts=request.facts,
         )
         every = by_stake(self._possible(is_written_as), account)
         wanted = every[: self.asked.budget]
@@ -697,11 +698,12 @@ class _Trials:
         parts = (why, data, saved_memory(before, tried))
         return Judged(found.verdict, "; ".join(filter(None, parts)))
 
-    def _is_undivided(self) -> bool:
+    def _is_undivided(self, account: Account) -> bool:
         """Whether the account's facts speak for another sharding of activations."""
         base = self.base
         module = base.compiled.scheduled
-        return is_undivided(step_costs(module, base.prediction, self.request.hardware))
+        costs = step_costs(module, base.prediction, self.request.hardware)
+        return is_undivided(costs, account.opportunities)
 
     def _is_too_large(self, tried: Tried) -> bool:
         """Whether a step needs more memory than the GPU's allocator has."""

@@ -39,12 +39,21 @@ def keep_trials(request: RehearseRequest, shown: Shown) -> None:
     if path is not None and shown:
         known = dict(kept_trials(request))
         for kind, what in shown.items():
-            is_left_out = isinstance(what, int)
-            is_kept = kind in known and (is_left_out or isinstance(known[kind], Trial))
-            if isinstance(what, Trial) or not is_kept:
+            if kind not in known or _is_more(what, known[kind]):
                 known[kind] = what
         with suppress(OSError, UserError):
             write_files({path: msgspec.json.encode(known)}, force=True)
+
+
+def _is_more(new: _What, known: _What) -> bool:
+    """Whether something shown says more than what is known: a trial more than none, and of two
+    trials the one that helps more, since a smaller budget comes to fewer alternatives of a kind.
+    """
+    if not isinstance(new, Trial):
+        return not isinstance(new, int) and not isinstance(known, Trial)
+    if not isinstance(known, Trial):
+        return True
+    return (new.helps, new.saved) >= (known.helps, known.saved)
 
 
 def kept_trials(request: RehearseRequest) -> Shown:

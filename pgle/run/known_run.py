@@ -13,13 +13,14 @@ from pgle.next import Next, Sentence
 from pgle.requests.predictions import Rehearse
 from pgle.run.compare import compared_in, timed_of
 from pgle.run.directory.directory import RunDirectory
+from pgle.run.directory.manifest import kept_bounds
 from pgle.run.directory.rounds import are_whole
 from pgle.run.inputs.found_flags import search_of
 from pgle.run.inputs.next_command import UNKNOWN, pairs_of, stage_left
 from pgle.run.timed import timed_steps
 from pgle.steps.compare import Comparison
 from pgle.steps.verdict import Verdict
-from pgle.xla.log.verdict import BOUNDS, ProfileUse
+from pgle.xla.log.verdict import Bounds, ProfileUse
 
 
 def known_of_run(
@@ -90,9 +91,15 @@ def _is_covered(run: RunDirectory) -> bool:
     if run.found_profile is None:
         return True
     try:
-        return verify(run.found_profile, [run.dump_to_cover]).is_ok(BOUNDS)
+        covered = verify(run.found_profile, [run.dump_to_cover])
+        return covered.is_ok(_bounds(run))
     except UserError:
         return True
+
+
+def _bounds(run: RunDirectory) -> Bounds:
+    asked = kept_bounds(run.path)
+    return Bounds(asked.min_time_coverage, asked.min_collectives)
 
 
 def _unused(run: RunDirectory) -> Sentence | None:
@@ -102,7 +109,8 @@ def _unused(run: RunDirectory) -> Sentence | None:
     from pgle.run.confirm import ConfirmRequest, confirm
 
     try:
-        main = confirm(ConfirmRequest(run.stage("perf").path)).main
+        perf = run.stage("perf").path
+        main = confirm(ConfirmRequest(perf, bounds=_bounds(run))).main
     except UserError:
         return None
     if main.verdict in (ProfileUse.USED, ProfileUse.CANNOT_TELL):

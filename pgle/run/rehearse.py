@@ -12,7 +12,7 @@ from functools import cached_property
 from math import prod
 from pathlib import Path
 
-from pgle.account.schedule_gains import ScheduleGains
+from pgle.account.schedule_gains import ScheduleGains, moved_words
 from pgle.account.scheduled import PlannedMemory, account_of_schedule
 from pgle.account.value import Account, Shown, TimedSteps
 from pgle.costs.estimate.known import PARTITIONED_LATER, unmodelled_warnings
@@ -38,6 +38,7 @@ from pgle.run.rehearse_program import (
     RehearseRequest,
     advise_line,
     gib,
+    has_default,
     launch_of_program,
     measure_line,
     near_limit,
@@ -59,15 +60,13 @@ from pgle.run.unmoved import unmoved_warnings
 from pgle.schedule.control import Controlled, hangs_on_choice, other_choice
 from pgle.schedule.placements import Move, compare_placements, placements
 from pgle.schedule.predict import Prediction, predict
-from pgle.xla.flags.catalogue import HOPPER_DEFAULT, LHS, SOL, inert_warnings, release
+from pgle.xla.flags.catalogue import LHS, SOL, inert_warnings
 from pgle.xla.flags.text import FlagList, typed_flag
 from pgle.xla.hlo.module import Module
 from pgle.xla.log.messages import SCHEDULER_MEMORY
 from pgle.xla.log.verdict import ModuleVerdict, ProfileUse
 from pgle.xla.owners import loops
 from pgle.xla.targets import Hardware, Target
-
-LHS_BY_LEVEL = tuple(f"--jax_optimization_level=O{level}" for level in (1, 2, 3))
 
 OTHERS_DIFFER = (
     "the two compilations differ by more than the profile (their fingerprints differ)"
@@ -241,13 +240,12 @@ class Rehearsal:
     def account(self) -> Account:
         """The step with the user's flags, and what would shorten it."""
         now, request = self.now, self.request
-        moved = sum(move.moved for move in self.moves)
         tried = ScheduleGains(
             lhs=self.lhs_gained,
             profile=self.gained,
             now_us=now.prediction.step_us,
             lhs_us=self.baseline.prediction.step_us,
-            moved=f"{moved} of {len(self.moves)} collectives move",
+            moved=moved_words(self.moves),
             is_measured=self.costs_are == "measured",
             lhs_flag=LHS_ON,
             measure=self.measure,
@@ -417,7 +415,7 @@ class _Compilations:
         """Start the schedule with the user's flags alone. Return None if it must equal the
         baseline.
         """
-        if not _has_default(self.request):
+        if not has_default(self.request):
             return None
         return self.pool.submit(self.session.schedule, "default", self.request.flags)
 
@@ -623,19 +621,6 @@ def _priced(
     if costs is None:
         return session.predicted(made)
     return predict(made.scheduled, costs, session.hardware, contention=contention)
-
-
-def _has_default(request: RehearseRequest) -> bool:
-    """Whether the user's flags alone give a schedule without LHS. This is so if neither the flags
-    nor XLA's default for the GPU turn LHS on.
-    """
-    jaxlib = release(installed(request.python).jaxlib)
-    asked = any(
-        flag.startswith((LHS_ON.partition("=")[0], *LHS_BY_LEVEL))
-        for flag in request.flags
-    )
-    is_modelled = request.target.vendor.is_modelled(request.target.architecture)
-    return not asked and not (is_modelled and jaxlib >= release(HOPPER_DEFAULT[0]))
 
 
 def _estimated(out: Path, compiled: CompileResult, hardware: Hardware) -> Path:

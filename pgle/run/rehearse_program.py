@@ -61,7 +61,13 @@ from pgle.run.process.flags import OF_CPUS, flags_with, user_flags
 from pgle.run.process.memory import DEFAULT_FRACTION, memory_fraction
 from pgle.run.process.process import check_program, program_of
 from pgle.run.target import dump_in, gpu_of, target_named_by
-from pgle.xla.flags.catalogue import LHS, PROFILE_PATH, known_in
+from pgle.xla.flags.catalogue import (
+    HOPPER_DEFAULT,
+    LHS,
+    PROFILE_PATH,
+    known_in,
+    release,
+)
 from pgle.xla.flags.presets import Mode, flags_for
 from pgle.xla.flags.text import Flag, FlagList, format_flags, parse_flags, typed_flag
 from pgle.xla.targets import Hardware, Target, find_hardware, load_target
@@ -168,6 +174,22 @@ class RehearseRequest:
             topology=self.topology,
             flags=(LHS_ON, *self.flags),
         )
+
+
+LHS_BY_LEVEL = tuple(f"--jax_optimization_level=O{level}" for level in (1, 2, 3))
+
+
+def has_default(request: RehearseRequest) -> bool:
+    """Whether the user\'s flags alone give a schedule without LHS. This is so if neither the flags
+    nor XLA\'s default for the GPU turn LHS on.
+    """
+    jaxlib = release(installed(request.python).jaxlib)
+    asked = any(
+        flag.startswith((LHS_ON.partition("=")[0], *LHS_BY_LEVEL))
+        for flag in request.flags
+    )
+    is_modelled = request.target.vendor.is_modelled(request.target.architecture)
+    return not asked and not (is_modelled and jaxlib >= release(HOPPER_DEFAULT[0]))
 
 
 @dataclass(frozen=True)

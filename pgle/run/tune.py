@@ -15,7 +15,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
@@ -24,6 +24,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from pgle import __version__
+from pgle.account.schedule_gains import ScheduleGains, moved_words, pays
 from pgle.account.scheduled import PlannedMemory, account_of_schedule
 from pgle.account.value import (
     Account,
@@ -32,6 +33,7 @@ from pgle.account.value import (
     OpportunityKind,
     StepBase,
     StepPart,
+    TimedSteps,
 )
 from pgle.costs.estimate.unknown import assumed_warnings
 from pgle.costs.profile.carry import under_other_flags
@@ -52,6 +54,7 @@ from pgle.run.coverage import measured_for
 from pgle.run.directory.directory import (
     STORED,
     TIMELINE,
+    RunDirectory,
     check_ours,
     check_question,
     emptied,
@@ -60,15 +63,21 @@ from pgle.run.inputs.next_command import ProgramLaunch
 from pgle.run.kept_trials import kept_trials
 from pgle.run.process.on_worker import Seen, check_jaxlib, kept_for
 from pgle.run.process.workers import Workers, in_order, workers
-from pgle.run.rehearse_program import RehearseRequest, asked_of_search, near_limit
+from pgle.run.rehearse_program import (
+    LHS_ON,
+    RehearseRequest,
+    asked_of_search,
+    has_default,
+    near_limit,
+)
 from pgle.run.second_compilation import fp8_choice_warning
 from pgle.run.timed import timed_steps
 from pgle.run.unmoved import unmoved_warnings
 from pgle.schedule.control import Controlled, hangs_on_choice, other_choice
-from pgle.schedule.predict import Gain, Prediction, predict
+from pgle.schedule.placements import Move, compare_placements, placements
+from pgle.schedule.predict import Gain, Prediction, gain, predict
 from pgle.steps.compare import change
 from pgle.tune.search import (
-    LEAST_SAVED,
     PROGRESS,
     Axis,
     Flags,
@@ -86,6 +95,7 @@ from pgle.tune.search import (
     without_one,
     worlds,
 )
+from pgle.worth import is_worth
 from pgle.xla.flags.catalogue import inert_warnings
 from pgle.xla.flags.text import FlagList, typed_flag
 from pgle.xla.hlo.module import Module
@@ -172,6 +182,15 @@ class Proven:
 
 
 @dataclass(frozen=True)
+class Gains:
+    """What a rehearsal finds: the gains of LHS and of the profile with the user's own flags."""
+
+    profile: Controlled
+    default: Simulated | None = None  # by the user's flags; None: these have LHS too
+    lhs: Controlled | None = None  # over that; None: there is none
+
+
+@dataclass(frozen=True)
 class Tuning:
     """The result of a search."""
 
@@ -194,26 +213,68 @@ class Tuning:
     launch: ProgramLaunch = field(
         default_factory=ProgramLaunch
     )  # how pgle runs the program of this module
+    gains: Gains | None = None  # of LHS and the profile; None: flags were found
+    measure: Next | None = None  # the command that measures the program
     advise: Next | None = None  # the command that tries edits of the program
+    # that was given, if it is searched as it was run; None: another setting, or no run directory
+    run: RunDirectory | None = None
     warnings: tuple[str, ...] = ()  # one line each
 
     @cached_property
     def account(self) -> Account:
-        """The step with the profile, and what would shorten it."""
-        pgle, request = self.pgle, self.request
-        tried = () if self.proof is None else (self._of_flags(self.proof),)
+        """The step and what would shorten it: with the profile if it was timed or if flags were
+        found for it, else without, as a rehearsal has it.
+        """
+        request = self.request
+        timed = timed_steps(self.launch.run)
+        side, base = self.pgle, StepBase.PROFILED
+        if self.proof is None and timed is None:
+            side, base = self.now, StepBase.NOW
         return account_of_schedule(
-            pgle.module,
-            pgle.prediction,
+            side.module,
+            side.prediction,
             request.hardware,
-            tried=tried,
+            tried=self._tried(timed),
             facts=request.facts,
-            memory=PlannedMemory(pgle.trial.memory_bytes, request.allocator_bytes),
+            memory=PlannedMemory(side.trial.memory_bytes, request.allocator_bytes),
             advise=self.advise,
             is_searched=True,
-            base=StepBase.PROFILED,
-            timed=timed_steps(self.launch.run),
+            base=base,
+            timed=timed,
         ).with_trials(kept_trials(request))
+
+    def _tried(self, timed: TimedSteps | None) -> Iterable[Opportunity]:
+        """The flags that were found, or else the profile."""
+        if self.proof is not None:
+            return (self._of_flags(self.proof),)
+        if self.gains is None or timed is not None:
+            return ()
+        return ScheduleGains(
+            lhs=self.gains.lhs,
+            profile=self.gains.profile,
+            now_us=self.now.prediction.step_us,
+            lhs_us=self.baseline.prediction.step_us,
+            moved=moved_words(self.moves),
+            is_measured=self.costs_are == "measured",
+            lhs_flag=LHS_ON,
+            measure=self.measure,
+        ).opportunities
+
+    @property
+    def now(self) -> Simulated:
+        """The schedule that the user's flags make."""
+        default = None if self.gains is None else self.gains.default
+        return self.baseline if default is None else default
+
+    @property
+    def moves(self) -> tuple[Move, ...]:
+        """The collectives without and with the profile."""
+        sides = (self.baseline, self.pgle)
+        placed = [
+            placements(side.module, side.prediction.timeline, self.request.flags)
+            for side in sides
+        ]
+        return compare_placements(*placed)
 
     def _of_flags(self, proof: Proven) -> Opportunity:
         """Return the opportunity that the found flags are."""
@@ -279,6 +340,7 @@ def tune(
             for name in FOUND:
                 (request.out / name).unlink(missing_ok=True)
         without = {} if proof is None else found.without(proof.scheduled.trial)
+        gains = bench.gains() if proof is None and not unknown else None
         unmoved = unmoved_warnings(bench.session, request.flags, bench.first)
         doubt = fp8_choice_warning(bench.session, bench.first)
     pgle = bench.pgle
@@ -311,6 +373,7 @@ def tune(
         trials=tuple(found.trials),
         without=without,
         refused=tuple(found.refused),
+        gains=gains,
         costs_are=pgle.prediction.costs_are
         if request.profile is not None
         else "estimated",
@@ -509,6 +572,58 @@ class Bench:
             gain_of(judge(tried.worlds_us, alone.trial.worlds_us)),
             gain_of(judge(after.worlds_us, before.worlds_us)),
         )
+
+    def gains(self) -> Gains:
+        """What LHS and the profile gain with the user's own flags, as a rehearsal finds it. The
+        second compilation is made only if the first gains enough.
+        """
+        default = self._default({}, self.baseline.profile)
+        first = self._gains(default, self.baseline, self.pgle)
+        lhs, profile = first.lhs, first.profile
+        is_open = pays(profile) or (lhs is not None and pays(lhs))
+        sides = (self.baseline.prediction, self.pgle.prediction)
+        if not is_open or not hangs_on_choice(sides):
+            return first
+        flag = typed_flag(other_choice(self.options({})))
+        try:
+            other = self._other_gains({flag.name: flag.value or ""}, default)
+        except UserError:  # then one compilation decides, as in a rehearsal
+            return first
+        profile = Controlled(profile.first, other.profile.first)
+        if lhs is not None and other.lhs is not None:
+            lhs = Controlled(lhs.first, other.lhs.first)
+        return Gains(profile, default, lhs)
+
+    def _other_gains(self, flags: Flags, default: Simulated | None) -> Gains:
+        """The gains of the same schedules with more flags."""
+        after = self.schedule((flags, "the profile"))
+        folder = f"{self.folder_of(flags).name}/no-profile"
+        result = self.session.schedule(folder, self.options(flags))
+        costs, modelled = self._estimated(result.table)
+        before = self.simulated((flags, "no profile"), result, costs, modelled)
+        if default is not None:
+            default = self._default(flags, costs)
+        return self._gains(default, before, after)
+
+    def _gains(
+        self, default: Simulated | None, baseline: Simulated, pgle: Simulated
+    ) -> Gains:
+        profile = Controlled(gain(baseline.prediction, pgle.prediction))
+        if default is None:
+            return Gains(profile)
+        lhs = Controlled(gain(default.prediction, baseline.prediction))
+        return Gains(profile, default, lhs)
+
+    def _default(self, flags: Flags, costs: Profile) -> Simulated | None:
+        """The schedule by the user's flags and more; None if that has LHS too."""
+        if not has_default(self.request):
+            return None
+        more = (f"--{name}={value}" for name, value in flags.items())
+        folder = f"{self.folder_of(flags).name}/default"
+        result = self.session.schedule(folder, (*self.request.flags, *more))
+        if result.lhs is not None:
+            return None
+        return self.simulated((flags, "no LHS"), result, costs, 0)
 
     def in_less_memory(self, trial: Trial) -> OverWorlds | None:
         """Compare a setting with the profile alone, with a little less memory. None if both need
@@ -809,7 +924,7 @@ class _Search:
         is_better = self._is_better(found.trial)
         in_less = bench.in_less_memory(found.trial) if is_better else None
         control = bench.controlled(found) if is_better else None
-        is_sure = control is None or control.answer.share >= LEAST_SAVED
+        is_sure = control is None or is_worth(control.answer.share)
         is_won_in_less = in_less is None or in_less.mean < 0
         of_lhs = {result.scheduled.name: result.lhs.module if result.lhs else None}
         covered = cover(tried.profile, [result.scheduled], of_lhs)
@@ -862,7 +977,7 @@ def _refusal(proof: Proven) -> str:
     if proof.control is not None and proof.control.other is not None:
         sides = (proof.control.first, proof.control.other)
         changes = " or ".join(as_change(-side.share) for side in sides)
-        if proof.control.answer.share < LEAST_SAVED:
+        if not is_worth(proof.control.answer.share):
             return f"{label}: it depends on what autotuning picks, the step changes by {changes}"
     won = f"{proof.judged.won} of {proof.judged.of} variations of the costs"
     return (

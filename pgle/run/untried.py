@@ -7,7 +7,6 @@ from dataclasses import dataclass, field
 
 from pgle.account.next_move import BY_ADVISE
 from pgle.account.value import (
-    LEAST_WORTH,
     Account,
     Budget,
     Opportunity,
@@ -15,6 +14,7 @@ from pgle.account.value import (
     Refused,
 )
 from pgle.run.alternatives import MOST_SITES, OF_COMMAND, Alternative, Kind
+from pgle.worth import is_worth
 
 TRIED_BY: Mapping[OpportunityKind, Kind] = {
     OpportunityKind.REPLICATED: Kind.SHARDING,
@@ -129,7 +129,7 @@ def untried_of(account: Account, attempted: Attempted) -> tuple[Untried, ...]:
     found = []
     counted = [item for item in account.opportunities if not item.comes_first]
     for item in sorted(counted, key=lambda item: -item.at_stake_us):
-        if account.share(item.at_stake_us) < LEAST_WORTH:
+        if not is_worth(account.share(item.at_stake_us)):
             break
         if why := attempted.why_not(item.kind):
             how = attempted.how.get(why) or item.edit or item.title

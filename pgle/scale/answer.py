@@ -191,9 +191,7 @@ def _weight_sizes(module: Module) -> frozenset[int]:
         for item in module.walk()
         if item.opcode == "while" and (count := trip_count(module, item))
     } | {1}
-    sizes = {
-        prod(shape.dimensions) for shape in root.elements or (root,) if shape.dimensions
-    }
+    sizes = {prod(shape.dimensions) for shape in root.arrays if shape.dimensions}
     slices = product(sizes, trips)
     return frozenset(
         size // count for size, count in slices if size % count == 0 and size > count

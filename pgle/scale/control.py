@@ -11,7 +11,7 @@ from itertools import combinations
 
 from pgle.scale.answer import Judged, Range, ScaleAnswer, ScaleRow, answer
 from pgle.schedule.control import ROUNDED
-from pgle.schedule.predict import LEAST_GAIN
+from pgle.worth import is_worth
 
 
 @dataclass(frozen=True)
@@ -98,7 +98,7 @@ def _turns(one: tuple[Judged, Judged], two: tuple[Judged, Judged]) -> bool:
     return (
         is_turned
         and min(abs(first), abs(other)) >= ROUNDED
-        and (max(abs(first), abs(other)) >= LEAST_GAIN)
+        and is_worth(max(abs(first), abs(other)))
     )
 
 

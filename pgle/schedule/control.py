@@ -12,7 +12,8 @@ from dataclasses import dataclass
 from itertools import chain
 
 from pgle.costs.profile.value import Origin
-from pgle.schedule.predict import LEAST_GAIN, Gain, Prediction
+from pgle.schedule.predict import Gain, Prediction
+from pgle.worth import is_worth
 from pgle.xla.flags.text import FlagList, typed_flag
 
 TRITON = "xla_gpu_enable_triton_gemm"
@@ -42,7 +43,7 @@ class Controlled:
         """Whether one compilation gains what the other loses, and either is worth a word."""
         low = min(self.shares)
         high = max(self.shares)
-        return low <= -ROUNDED and high >= ROUNDED and max(-low, high) >= LEAST_GAIN
+        return low <= -ROUNDED and high >= ROUNDED and is_worth(max(-low, high))
 
     @property
     def answer(self) -> Gain:

@@ -57,6 +57,7 @@ from pgle.schedule.simulate import (
     run_program,
 )
 from pgle.trace.intervals import covered
+from pgle.worth import LEAST_GAIN
 from pgle.xla.async_opcodes import is_done, is_start
 from pgle.xla.async_pairs import result_shape, start_of
 from pgle.xla.collectives import collective_kind, is_sync
@@ -130,9 +131,6 @@ class Uncertain:
 DIFFERING = (
     0.1  # share of a measured cost that data decides, from which on its range is shown
 )
-NOTICEABLE = (
-    0.005  # of the step: an effect that is not modelled and may be larger is listed
-)
 HELD = 0.9  # part of further executions that the range of a measured cost holds
 
 
@@ -205,12 +203,6 @@ class Prediction:
         return max(
             self.step_us - low, min(self.program.least_us, self.step_us)
         ), most_us
-
-
-LEAST_GAIN = 0.005
-"""Gains below half a per cent of the step are called not worth a job: controlled PGLE gains that
-users report on tuned models are 1 to 2 %, and null results are common (see docs).
-"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -610,7 +602,7 @@ def _not_modelled(
     program: Program, timeline: Timeline, hardware: Hardware
 ) -> tuple[str, ...]:
     """What could change a prediction by half a per cent of the step, and is in no figure of it."""
-    parts, enough = timeline.breakdown, NOTICEABLE * timeline.step_us
+    parts, enough = timeline.breakdown, LEAST_GAIN * timeline.step_us
     hidden_us = parts.communication_us - parts.exposed_communication_us
     lines = []
     if parts.idle_us > enough:
@@ -694,7 +686,7 @@ def _unmodelled_convolutions(
     likely_us = sum(item.cost_us * item.count for item in found)
     least_us = sum(item.range.least_us * item.count for item in found)
     most_us = sum(item.range.most_us * item.count for item in found)
-    if most_us - likely_us <= NOTICEABLE * step_us:
+    if most_us - likely_us <= LEAST_GAIN * step_us:
         return []
     return [
         f"{many(len(found), 'convolution')} of {maker.convolutions}: {likely_us / 1e3:,.2f} ms "

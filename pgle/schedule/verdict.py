@@ -9,7 +9,8 @@ from typing import NamedTuple
 
 from pgle.errors import in_words
 from pgle.schedule.control import ROUNDED, Controlled
-from pgle.schedule.predict import LEAST_GAIN, Gain, Prediction, Uncertain
+from pgle.schedule.predict import Gain, Prediction, Uncertain
+from pgle.worth import is_worth
 
 
 class Verdict(StrEnum):
@@ -50,11 +51,11 @@ def judge(gained: Controlled) -> Judged:
     toward = [sign * share for share in shares]
     if gained.depends:
         return Judged(Verdict.UNSURE, "it depends on what autotuning picks")
-    if min(toward) < LEAST_GAIN:
+    if not is_worth(min(toward)):
         return Judged(Verdict.UNSURE)
     # without the time in which nothing runs
     busy = (one.share - one.idle_share for one in _gains(gained))
-    if min(sign * share for share in busy) < LEAST_GAIN:
+    if not is_worth(min(sign * share for share in busy)):
         return Judged(Verdict.UNSURE, "only guessed launch gaps change")
     if min(toward) < max(toward) - min(toward):
         why = "the compilations differ by more than the smaller change"

@@ -30,6 +30,7 @@ from pgle.steps.series import (
     level_shift,
 )
 from pgle.trace.columns import distinct
+from pgle.worth import LEAST_GAIN
 
 FEWEST_BLOCKS = (
     2  # blocks below which the steps of a run are too dependent to say anything
@@ -328,7 +329,7 @@ class Assumptions:
 
     # of the interval, two-sided; 1 - confidence is the level of every test
     confidence: float = 0.95
-    margin: float = 0.005  # differences below this share count as equality
+    margin: float = LEAST_GAIN  # differences below this share count as equality
     # what launches of one program differ by, used where each side has one run; None: from the
     # records
     launch_spread: LaunchSpread | None = None

@@ -10,7 +10,7 @@ patterns of one
    Multiple Testing", 1993).
 2. Size against noise: the F test of the pattern, counted for each place where it could begin, is
 below `BY_CHANCE`.
-3. It costs a mean step at least `LEAST_LOST`, compared with a run whose steps all are as the
+3. It costs a mean step at least `LEAST_GAIN`, compared with a run whose steps all are as the
 shortest ones.
 
 Steps of a long run depend on each other. If the steps around a pattern do so significantly, blocks
@@ -30,12 +30,11 @@ import numpy as np
 from pgle.errors import in_percent
 from pgle.steps.dependence import BLOCK, autocorrelation_time, blocks
 from pgle.trace.columns import MAD_TO_DEVIATION, Flags, Floats
+from pgle.worth import is_worth
 
 FEWEST = 6  # steps below which a pattern is not looked for: five give no rank test at `SHUFFLED`
 SHUFFLED = 0.05  # share of shuffles that may show as clear a pattern
 BY_CHANCE = 0.01  # of the F test, after counting all places of the pattern
-LEAST_LOST = 0.005
-"""Of the mean step. `compare` takes steps that differ by less as equal (`Assumptions.margin`)."""
 SHUFFLES = 999
 SEED = 20240306
 SHORTEST_LEVEL = 3  # steps; fewer are single slow steps, no level
@@ -116,7 +115,7 @@ def find_patterns(seconds: Floats) -> tuple[StepPattern, ...]:
     one = _answer(logs - _added(_answer(logs - guessed, second)), first)
     other = _answer(logs - _added(one), second)
     found = [item for item in (one, other) if item is not None]
-    large = [item for item in found if item.lost >= LEAST_LOST]
+    large = [item for item in found if is_worth(item.lost)]
     return tuple(sorted(large, key=lambda item: -item.lost))
 
 

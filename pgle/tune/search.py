@@ -29,6 +29,7 @@ from random import Random
 from pgle.costs.measure.contention import Contention, LaunchGaps
 from pgle.schedule.predict import Prediction
 from pgle.schedule.simulate import Op, Program, Stream, run_program
+from pgle.worth import is_worth
 from pgle.xla.async_opcodes import is_done
 from pgle.xla.async_pairs import result_shape
 from pgle.xla.collectives import walk_collectives
@@ -322,12 +323,7 @@ def by_exposure(found: Iterable[Axis], exposed: Mapping[str, float]) -> list[Axi
     )
 
 
-# less than half a per cent is not worth a re-profile: it is what a job's own noise hides
-LEAST_SAVED = 0.005
 WON_SHARE = 0.9
-NEAR_SHORTEST = (
-    0.01  # within so much of the shortest step there is nothing left to look for
-)
 PROGRESS = 0.001
 SAME = 2  # compilations, in budgets, after which the search ends though most changed nothing
 
@@ -393,7 +389,7 @@ class OverWorlds:
     @property
     def accepted(self) -> bool:
         """Whether it wins in nine of ten worlds and by enough."""
-        return 0 < WON_SHARE * self.of <= self.won and self.mean <= -LEAST_SAVED
+        return 0 < WON_SHARE * self.of <= self.won and is_worth(-self.mean)
 
 
 def judge(after_us: Sequence[float], before_us: Sequence[float]) -> OverWorlds:
@@ -424,7 +420,7 @@ def holds_up(trial: Trial, pgle: Trial) -> bool:
     ):
         return False
     return (
-        trial.step_us <= pgle.step_us * (1 - LEAST_SAVED)
+        is_worth(1 - trial.step_us / pgle.step_us)
         and judge(trial.worlds_us, pgle.worlds_us).accepted
     )
 
@@ -440,7 +436,7 @@ def nothing_to_gain(pgle: Prediction) -> bool:
     step = max(pgle.step_us, 1e-9)
     breakdown = pgle.timeline.breakdown
     exposed = (breakdown.exposed_communication_us + breakdown.exposed_copy_us) / step
-    return exposed < LEAST_SAVED or 1 - pgle.shortest_us / step < NEAR_SHORTEST
+    return not (is_worth(exposed) and is_worth(1 - pgle.shortest_us / step))
 
 
 Setting = tuple[Flags, str]
@@ -553,10 +549,10 @@ def _is_at_shortest(trial: Trial, shortest_us: float) -> bool:
     program, whose shortest is not known.
     """
     step_us = trial.step_us or 0.0
-    return (
-        shortest_us <= step_us <= shortest_us * (1 + NEAR_SHORTEST)
-        or trial.exposed_us < LEAST_SAVED * step_us
-    )
+    if step_us < shortest_us or step_us <= 0:
+        return False
+    left = 1 - shortest_us / step_us
+    return not (is_worth(left) and is_worth(trial.exposed_us / step_us))
 
 
 def _is_between_alike(flags: Flags, number: str, made: Sequence[Trial]) -> bool:

@@ -13,7 +13,8 @@ from pgle.account.levers import find_levers
 from pgle.account.levers.flow import Flow
 from pgle.account.levers.places import taken_us
 from pgle.account.step_costs import StepCosts
-from pgle.account.value import LEAST_WORTH, Basis, Opportunity, OpportunityKind
+from pgle.account.value import Basis, Opportunity, OpportunityKind
+from pgle.worth import LEAST_GAIN
 from pgle.xla.hlo.dumps import read_modules
 from pgle.xla.hlo.module import Module
 from pgle.xla.targets import find_hardware
@@ -45,7 +46,7 @@ def check(step: StepCosts, found: tuple[Opportunity, ...]) -> None:
         expected = item.least_us if item.expected_us is None else item.expected_us
         assert item.least_us <= expected <= item.most_us
         assert item.most_us <= US * len(item.instructions)
-        is_worth = item.most_us >= LEAST_WORTH * step.step_us
+        is_worth = item.most_us >= LEAST_GAIN * step.step_us
         assert is_worth or item.kind is OpportunityKind.KEEP_LESS
     for one, other in combinations(found, 2):
         assert not one.instructions & other.instructions

@@ -12,9 +12,17 @@ from pgle.account.next_move import (
     Measured,
     Move,
     Search,
+    known_of,
     next_move,
 )
-from pgle.account.value import OpportunityKind, Refused, StepPart, Trial
+from pgle.account.value import (
+    Basis,
+    OpportunityKind,
+    Refused,
+    StepPart,
+    TimedSteps,
+    Trial,
+)
 from pgle.next import Sentence
 from pgle.steps.verdict import Verdict
 
@@ -166,3 +174,22 @@ def test_no_state_searches_again_or_measures_again() -> None:
         assert not (move is Move.SEARCH and known.search is not Search.NOT)
         is_measured = known.measured is not Measured.NOT and known.search is not FOUND
         assert not (move is Move.MEASURE and is_measured)
+
+
+@pytest.mark.parametrize(("change", "move"), [(-0.009, Move.PROVE), (-0.004, Move.END)])
+def test_a_simulated_change_is_proven_on_gpus_from_the_limit_of_all_levers_on(
+    change: float, move: Move
+) -> None:
+    profile = account(opportunity(OpportunityKind.PROFILE, -change))
+    timed = TimedSteps(
+        base_us=1000.0,
+        step_us=1000.0 * (1 + change),
+        change=change,
+        least=change,
+        most=change,
+        verdict=Verdict.FASTER,
+        basis=Basis.SIMULATED,
+    )
+    known = known_of(timed, search=Search.IN_VAIN, account=profile)
+    assert next_move(known) is move
+    assert (profile.lever is not None) == timed.pays

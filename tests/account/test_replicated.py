@@ -115,9 +115,9 @@ def test_a_gathered_batch_is_the_same_everywhere() -> None:
 
 def test_little_work_is_not_named() -> None:
     text = step("replicated")
-    found = find_levers(priced(text, US, step_us=100 * 75))
+    found = find_levers(priced(text, US, step_us=200 * 75))
     assert [item.kind for item in found] == [OpportunityKind.REPLICATED]
-    assert find_levers(priced(text, US, step_us=101 * 75)) == ()
+    assert find_levers(priced(text, US, step_us=201 * 75)) == ()
 
 
 @pytest.mark.parametrize(
@@ -174,8 +174,8 @@ def test_a_loop_that_gathers_activations_may_be_divided_otherwise(
         f"  n = f32[1024,1024] negate(x)\n  y = f32[1024,1024] {makes_y}\n  product =",
     )
     costs = replace(priced(text, {"product": 80.0}), exposed_us={"y": 4.0})
-    assert is_undivided(costs) == moves
-    assert not is_undivided(replace(costs, exposed_us={"y": 3.9}))
+    assert is_undivided(costs, ()) == moves
+    assert not is_undivided(replace(costs, exposed_us={"y": 3.9}), ())
 
 
 def test_what_shard_map_leaves_whole_is_the_program_s_own_choice() -> None:

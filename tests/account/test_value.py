@@ -30,8 +30,8 @@ def test_the_lever_is_the_largest_expected_saving_of_any_kind() -> None:
     assert found.lever.kind is ATTENTION
 
 
-def test_savings_below_one_per_cent_are_no_lever() -> None:
-    assert account(opportunity(PROFILE, 0.009)).lever is None
+def test_savings_below_half_a_per_cent_are_no_lever() -> None:
+    assert account(opportunity(PROFILE, 0.004)).lever is None
 
 
 def test_a_bound_that_nobody_tried_is_no_lever_but_stays_open() -> None:

@@ -22,7 +22,7 @@ MOST = {
     "confirm": 54,
     "verify": 99,
     "convert": 89,
-    "compare": 81,
+    "compare": 82,
     "predict": 130,
 }
 """Files of pgle that a command loads at most."""

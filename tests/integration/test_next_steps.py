@@ -42,6 +42,7 @@ from pgle.run.rehearse_program import (
 from pgle.run.stages.stage import StageRequest
 from pgle.schedule.predict import Gain
 from pgle.steps.verdict import Verdict
+from pgle.xla.log.verdict import BOUNDS
 
 ROOT = Path(__file__).parents[2]
 PROGRAM = ("python", "train.py", "--name", "two words")
@@ -195,7 +196,7 @@ def test_a_profile_that_was_not_used_is_neither_kept_nor_proved(
     assert str(end).startswith("XLA did not use the profile; ")
     use: Any = SimpleNamespace(main=SimpleNamespace(verdict="not-used"))
     record_comparison(run, found)
-    assert report.after_confirmation(run.path, use) == (end,)
+    assert report.after_confirmation(run.path, use, BOUNDS) == (end,)
 
 
 @pytest.mark.parametrize(
@@ -290,14 +291,14 @@ def after_results(run: RunDirectory) -> Iterator[Next]:
     for profile in (run.profile, Path("my profile.pb")):
         for hlo in ((), (Path("dump"), Path("b"))):
             yield from report.after_conversion(profile, hlo)
-        yield from report.after_verification(profile, (Path("dump"),))
+        yield from report.after_verification(profile, (Path("dump"),), BOUNDS)
         yield from report.after_summary(profile)
     for verdict, name in (("used", ""), ("not-used", "a b.pbtxt"), ("cannot-tell", "")):
         use: Any = SimpleNamespace(
             main=SimpleNamespace(verdict=verdict, profile=name, remedy=None)
         )
-        yield from report.after_confirmation(Path("a.log"), use)
-        yield from report.after_confirmation(run.path / "perf", use)
+        yield from report.after_confirmation(Path("a.log"), use, BOUNDS)
+        yield from report.after_confirmation(run.path / "perf", use, BOUNDS)
     yield from report.after_entry(Path("perf/a history.jsonl"))
     yield from report.after_lint(("--xla_a=1 2",), None, clean=True)
     for folder, traces in (
@@ -368,7 +369,7 @@ def after_compilations(run: RunDirectory, module: Path) -> Iterator[str]:
                 yield "\n  ".join(map(str, rehearsal.advice(found)))  # type: ignore[arg-type]
         for proof, costs_are in ((True, ""), (None, "estimated"), (None, "measured")):
             found = SimpleNamespace(proof=proof, launch=launch_of_program(command), costs_are=costs_are, verdict="no-room",
-                                    account=ACCOUNTS[0], advise=None,
+                                    account=ACCOUNTS[0], advise=None, measure=None, run=None,
                                     pgle=SimpleNamespace(prediction=sides[0]))  # fmt: skip
             yield from (f"  {line}" for line in tuning.commands(found, Path("tuned")))  # type: ignore[arg-type]
 

@@ -56,7 +56,7 @@ SEARCH = opportunity(FLAGS, None, most=0.226, title="Search for flags")
         ),
         (
             account(),
-            "Nothing to gain above 1 % of the step: 70.0 % of it is compute",
+            "Nothing to gain above 0.5 % of the step: 70.0 % of it is compute",
         ),
     ],
 )

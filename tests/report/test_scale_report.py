@@ -89,7 +89,7 @@ def test_the_largest_lever_of_the_first_and_the_judged_size_is_named() -> None:
     )
     large = row(64, 1.25e5, 2.5e4, account=attention)
     notes = "\n".join(map(str, scale_page(found(row(8, 1e5), large)).notes))
-    assert "At 8 GPUs: Nothing to gain above 1 % of the step" in notes
+    assert "At 8 GPUs: Nothing to gain above 0.5 % of the step" in notes
     assert "At 64 GPUs: Fuse the attention: saves 30.0 %" in notes
 
 

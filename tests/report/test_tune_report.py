@@ -74,5 +74,5 @@ def test_without_a_better_setting_there_is_nothing_to_paste() -> None:
     found.proof, found.verdict = None, "not-better"
     assert exported(found) == ""
     found.account = account()
-    words = "Nothing to gain above 1 % of the step: 70.0 % of it is compute"
+    words = "Nothing to gain above 0.5 % of the step: 70.0 % of it is compute"
     assert headline(found) == (f"No better flags. {words}", "good")

@@ -70,3 +70,12 @@ def test_a_trial_is_kept_when_a_later_answer_cannot_try_its_edit(
     keep_trials(request_of_step, SHOWN)
     keep_trials(request_of_step, dict.fromkeys(SHOWN, Refused("it is a module")))
     assert kept_trials(request_of_step) == SHOWN
+
+
+def test_a_smaller_budget_replaces_no_better_trial(
+    request_of_step: RehearseRequest,
+) -> None:
+    keep_trials(request_of_step, SHOWN)
+    less = Trial(0.2, 0.1, 0.3, "−20.0 %, attention xla, better", helps=True)
+    keep_trials(request_of_step, {OpportunityKind.ATTENTION: less})
+    assert kept_trials(request_of_step) == SHOWN

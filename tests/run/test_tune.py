@@ -1,5 +1,6 @@
 """The proof of a setting, on compilations that are made up: which of them its figures are of."""
 
+import json
 from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
@@ -7,13 +8,15 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import recorded
 
+from pgle.cli.main import run
 from pgle.costs.profile.value import Profile
 from pgle.errors import UserError
 from pgle.report.text import Line
 from pgle.report.tune import announced
 from pgle.run import tune
-from pgle.run.compiler.compile import CompileRequest
+from pgle.run.compiler.compile import Compiler, CompileRequest
 from pgle.run.tune import Bench as RealBench
 from pgle.run.tune import Simulated, check
 from pgle.tune.search import Trial
@@ -238,3 +241,38 @@ def test_a_search_that_a_signal_ends_says_what_is_best_so_far(
     best, how = capsys.readouterr().err.splitlines()
     assert "best so far: --xla_f=7, −10.0 %" in best
     assert "run the same command again to continue" in how
+
+
+def answers_of(capsys: pytest.CaptureFixture[str], *words: str) -> dict[str, Any]:
+    assert run([*words, recorded.PROGRAM, "--no-cache", "--json"]) == 0
+    return json.loads(capsys.readouterr().out)
+
+
+def test_after_a_search_in_vain_a_profile_pays_as_the_rehearsal_says(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    def compiled(compiler: Any, request: Any, folder: Path, other: object) -> Any:
+        if folder.name == "profile":  # as its schedule is in a rehearsal
+            request = replace(request, flags=(*request.flags, "combine"))
+        return recorded.answer(compiler, request, folder, other)
+
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(Compiler, "_ask", compiled)
+    monkeypatch.setattr(tune._Search, "run", lambda *_: None)
+    target = ("--target", "a100")
+    rehearsed = answers_of(capsys, "rehearse", *target)
+    tuned = answers_of(capsys, "tune", *target)
+    profiles = [
+        [
+            item
+            for item in found["account"]["opportunities"]
+            if item["kind"] == "profile"
+        ]
+        for found in (rehearsed, tuned)
+    ]
+    assert profiles[0]
+    assert profiles[1] == profiles[0]
+    assert tuned["account"]["step_us"] == rehearsed["account"]["step_us"]
+    assert tuned["next"].split("\n")[-1].strip() == rehearsed["next"]

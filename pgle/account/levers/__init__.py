@@ -19,7 +19,8 @@ from pgle.account.levers import (
 )
 from pgle.account.levers.flow import Flow
 from pgle.account.step_costs import StepCosts
-from pgle.account.value import LEAST_WORTH, Opportunity, in_order
+from pgle.account.value import Opportunity, in_order
+from pgle.worth import is_worth
 from pgle.xla.vendors import maker_of
 
 LEVERS: tuple[Callable[[StepCosts, Flow], Opportunity | None], ...] = (
@@ -41,16 +42,17 @@ belongs to the first that takes it away.
 
 
 def find_levers(step: StepCosts) -> tuple[Opportunity, ...]:
-    """The edits that may save 1 % of the step or more, the largest expected saving first.
+    """The edits that may be worth an action, the largest expected saving first.
 
     No instruction belongs to two of them, but for a scatter whose whole table is also reduced.
     """
     flow = Flow(step.module)
-    worth = LEAST_WORTH * step.step_us
     found = []
     for lever in LEVERS:
         item = lever(step, flow)
-        if item is None or (item.instructions and item.at_stake_us < worth):
+        if item is None:
+            continue
+        if item.instructions and not is_worth(item.at_stake_us / step.step_us):
             continue
         found.append(item)
         step = step.without(item.instructions)

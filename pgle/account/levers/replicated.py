@@ -4,7 +4,7 @@ sharding.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from math import fsum
 
 from pgle.account.levers.alike import Alike
@@ -15,7 +15,6 @@ from pgle.account.levers.savings import between_kernels_us
 from pgle.account.step_costs import StepCosts
 from pgle.account.value import (
     LARGE,
-    LEAST_WORTH,
     Basis,
     Opportunity,
     OpportunityKind,
@@ -79,26 +78,34 @@ _EDIT = (
 )
 
 
-def is_undivided(step: StepCosts) -> bool:
+def is_undivided(step: StepCosts, levers: Iterable[Opportunity]) -> bool:
     """Whether dividing activations in another way may be worth a trial. It may if devices repeat
     each other's work, or if collectives in loops move activations for `LARGE` of the step.
+
+    Args:
+        levers: that were found in the step.
     """
-    flow = Flow(step.module)
-    found = find(step, flow)
-    if found is not None and found.at_stake_us >= LEAST_WORTH * step.step_us:
+    if any(item.kind is OpportunityKind.REPLICATED for item in levers):
         return True
-    return sum(_moving_us(step, flow)) >= LARGE * step.step_us
+    return sum(_moving_us(step)) >= LARGE * step.step_us
 
 
-def _moving_us(step: StepCosts, flow: Flow) -> Iterator[float]:
+def _moving_us(step: StepCosts) -> Iterator[float]:
     """Exposed time of collectives in loops that divide activations in another way. Collectives that
     gather weights or reduce do not count.
     """
     module = step.module
-    for name, us in step.exposed_us.items():
+    exposed = {
+        name: us
+        for name, us in step.exposed_us.items()
+        if module.instructions[name].computation != module.entry
+    }
+    if not exposed:
+        return
+    flow = Flow(module)
+    for name, us in exposed.items():
         item = module.instructions[name]
-        is_divided = collective_kind(module, item) in ("all-gather", "all-to-all")
-        if is_divided and item.computation != module.entry:
+        if collective_kind(module, item) in ("all-gather", "all-to-all"):
             given = map(flow.made_by, item.operands)
             if not all(map(flow.is_weight, given)):
                 yield us

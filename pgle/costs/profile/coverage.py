@@ -274,7 +274,12 @@ class ModuleCoverage:
     @property
     def kept_share(self) -> float:
         """1 less what collectives without a cost weigh, as a part of the step; not below 0."""
-        return max(1 - self.lost_us / self.step_us, 0.0) if self.step_us > 0 else 1.0
+        return self._kept_share(self.lost_us)
+
+    def _kept_share(self, lost_us: float) -> float:
+        if self.step_us <= 0:
+            return 1.0
+        return max(1 - lost_us / self.step_us, 0.0)
 
     @property
     def is_foreign(self) -> bool:
@@ -298,8 +303,7 @@ class ModuleCoverage:
     def meets_if_filled(self, bounds: Bounds) -> bool:
         """Whether it would meet the bounds with its gaps filled."""
         lost_us = sum(gap.weight_us for gap in self.gaps if gap.name in self.ambiguous)
-        kept = 1 - lost_us / self.step_us if self.step_us > 0 else 1.0
-        return bounds.are_met(self.measured_if_filled, kept)
+        return bounds.are_met(self.measured_if_filled, self._kept_share(lost_us))
 
     def remedies(self, bounds: Bounds) -> tuple[Sentence, ...]:
         """What to do, each with a command; to fill gaps only if that can meet the bounds."""

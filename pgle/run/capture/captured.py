@@ -266,6 +266,8 @@ class CapturedProgram:
     compiling: str = ""  # file name of the module that it is compiling
     # file names of modules that are named as functions of jax's
     of_jax: Sequence[str] = ()
+    # of these, the functions that a file of jax defines
+    in_jax: Sequence[str] = ()
     # functions whose results were zeros: they were not executed
     uncomputed: Sequence[str] = ()
     # file names of modules that jax cannot lower for GPUs here
@@ -632,10 +634,19 @@ def doubt_of(module: Path) -> str:
 
 
 def _is_of_jax(module: Path, program: CapturedProgram) -> bool:
-    """Whether it is named as a function of jax's and holds no product, as what makes random
-    numbers.
+    """Whether it is a function of jax's that the program calls outside jit, as `jnp.matmul`; or is
+    named as one and holds no product, as what makes random numbers.
     """
-    return module.name in program.of_jax and not multiplies(module)
+    if module.name not in program.of_jax:
+        return False
+    is_eager = module.name in program.in_jax and not _is_jitted(module, program)
+    return is_eager or not multiplies(module)
+
+
+def _is_jitted(module: Path, program: CapturedProgram) -> bool:
+    """Whether the program itself compiles a function of a module's name."""
+    name = module_name(module).removeprefix("jit_")
+    return any(site.kind == "jit" and site.now == name for site in program.sites)
 
 
 def _devices_in(topology: str) -> int:

@@ -14,7 +14,7 @@ import math
 import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime
 from itertools import chain
@@ -25,6 +25,7 @@ import msgspec
 
 from pgle.errors import UserError, some
 from pgle.files import Json, content_digest, is_bare, read_bytes, write_files
+from pgle.requests.shared import Bounded
 from pgle.run.directory.directory import (
     CAPTURE,
     CAPTURED,
@@ -487,3 +488,38 @@ def is_compared(manifest: Manifest) -> bool:
     stages = [record.stage for record in manifest.stages]
     timed = [stage for stage in stages if stage in (COMPARE, *COMPARED)]
     return timed[-1:] == [COMPARE]
+
+
+VERIFY = "verify"  # the record that holds what a profile must cover
+
+
+def kept_bounds(run_dir: Path) -> Bounded:
+    """What a profile must cover in a run directory: what was asked for last, else the default; that
+    too if nothing can be read.
+    """
+    with suppress(UserError, KeyError, TypeError, ValueError):
+        record = read_manifest(run_dir).last(VERIFY)
+        if record is not None:
+            time, collectives = record.asked["time"], record.asked["collectives"]
+            return Bounded(
+                min_time_coverage=float(time), min_collectives=float(collectives)
+            )
+    return Bounded()
+
+
+def keep_bounds(run_dir: Path, time: float, collectives: float) -> None:
+    """Keep what a profile must cover for later answers, if it differs from what is kept. A manifest
+    that cannot be written fails nothing.
+    """
+    asked = Bounded(min_time_coverage=time, min_collectives=collectives)
+    if asked == kept_bounds(run_dir):
+        return
+    record = StageRecord(
+        VERIFY,
+        started=now(),
+        ended=now(),
+        exit_code=0,
+        asked={"time": time, "collectives": collectives},
+    )
+    with suppress(UserError, OSError):
+        extend_manifest(run_dir, record)

@@ -17,10 +17,15 @@ from pgle.files import Json, read_kept
 from pgle.masking import kept_argv
 from pgle.next import Next
 from pgle.requests.option import declared
-from pgle.requests.shared import Captured, OnDevices
+from pgle.requests.shared import Bounded, Captured, OnDevices
 from pgle.requests.stages import InMode, Windowed
 from pgle.run.directory.directory import COMPARED, RunDirectory, free
-from pgle.run.directory.manifest import Manifest, is_compared, read_manifest
+from pgle.run.directory.manifest import (
+    Manifest,
+    is_compared,
+    kept_bounds,
+    read_manifest,
+)
 from pgle.run.directory.rounds import PAIRS, abba_words, are_whole
 from pgle.run.process.flags import user_flags
 from pgle.xla.flags.text import Flag, format_flags, parse_flags
@@ -50,6 +55,7 @@ class ProgramLaunch:
     run: RunDirectory | None = (
         None  # the run directory in which it was measured; None: it was not yet
     )
+    bounds: tuple[str, ...] = ()  # options of commands that judge its profile
 
     def with_flags(self, flags: Sequence[str]) -> ProgramLaunch:
         """The same with more XLA flags."""
@@ -71,7 +77,8 @@ class ProgramLaunch:
         """``pgle run``, ``profile`` or ``perf`` of the program into a run directory."""
         capture = ("--capture", self.capture) if self.capture else ()
         profiling = () if command == "perf" else self.profiling
-        options = (*capture, *self.options, *profiling, *more)
+        bounds = self.bounds if command in ("run", "perf") else ()
+        options = (*capture, *self.options, *profiling, *bounds, *more)
         return Next.of(
             command,
             "--run-dir",
@@ -97,12 +104,18 @@ def launch_of(run: RunDirectory) -> ProgramLaunch:
         options += ["--flags-file", str(run.judged_flags)]
     profiles = asked.get("mode") not in COMPARED
     return ProgramLaunch(
-        tuple(asked["command"]),
-        tuple(options),
-        tuple(_words(asked, _OF_PROFILING)) if profiles else (),
-        asked.get("capture") or "",
-        run,
+        words=tuple(asked["command"]),
+        options=tuple(options),
+        profiling=tuple(_words(asked, _OF_PROFILING)) if profiles else (),
+        capture=asked.get("capture") or "",
+        run=run,
+        bounds=bound_words(run),
     )
+
+
+def bound_words(run: RunDirectory) -> tuple[str, ...]:
+    """The options that ask for what a profile must cover there; none for the default."""
+    return tuple(kept_bounds(run.path).next_words(Bounded))
 
 
 def _words(asked: Json, defaults: Mapping[str, object]) -> list[str]:

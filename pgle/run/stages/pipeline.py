@@ -34,6 +34,7 @@ from pgle.run.directory.directory import COMPARED, RunDirectory, StageFolder
 from pgle.run.directory.manifest import (
     StageRecord,
     extend_manifest,
+    keep_bounds,
     now,
     read_manifest,
     record_file,
@@ -119,6 +120,9 @@ def run_held(
         if find_rank().is_alone:
             settle(request.run)
         raise
+    if request.stage == "perf":
+        bounds = request.bounds
+        keep_bounds(request.run.path, bounds.time, bounds.collectives)
     manifest = read_manifest(request.run.path)
     profiled = manifest.last("profile")
     ran = manifest.last(request.stage)
@@ -263,6 +267,7 @@ class Experiment:
 
     def _result(self, fit: Fit, verdict: KeptVerdict, compared: Compared) -> Pipeline:
         bounds = self.profile_stage.bounds
+        keep_bounds(self._run.path, bounds.time, bounds.collectives)
         manifest = read_manifest(self._run.path)
         records = [manifest.last(name) for name in COMPARED]
         perf = records[-1]

@@ -234,6 +234,7 @@ class CaptureRecord:
             "jaxlib": jax_private.jaxlib_version(),
             "compiling": "",
             "of_jax": [],
+            "in_jax": [],
             "uncomputed": [],
             "not_lowered": [],
             "options": {},
@@ -313,15 +314,17 @@ class CaptureRecord:
         self._about["compiling"] = name
         self._write()
 
-    def compiled(self, executable, name, arguments):
+    def compiled(self, executable, name, arguments, source):
         """It was, to an executable, with these arguments; the name is empty if it was not
-        dumped.
+        dumped. `source` is as of `jax_private.function_of`.
         """
         self._about["compiling"] = ""
         if name:
             function = re.search(r"_jit_(.+)_compile\.mlir$", name)
             if function and jax_private.is_of_jax(function.group(1)):
                 self.note("of_jax", name)
+                if jax_private.is_written_in_jax(source):
+                    self.note("in_jax", name)
             options = guarded(lambda: _given_options(arguments))
             if options:
                 self._about["options"][name] = options

@@ -368,10 +368,24 @@ class Lowering:
             )
 
     def _compiled(self, module, executable, given):
-        guarded(lambda: self._record.compiled(executable, self._of(module).name, given))
+        known = self._of(module)
+        guarded(
+            lambda: self._record.compiled(executable, known.name, given, known.function)
+        )
 
 
 DIFFERENCES = 1000  # arguments that a second compilation of a function names at most
+
+
+class CompiledFunction:
+    """What is known of a function that is compiled."""
+
+    def __init__(self):
+        self.static = {}  # the static arguments of its last call
+        self.called = None  # its object in its last call
+        self.compiled = None  # the same of its last compilation
+        self.takes = None  # what that took; None: it was not compiled
+        self.first = ""  # the file name of its first module
 
 
 class Compilations:
@@ -381,29 +395,28 @@ class Compilations:
 
     def __init__(self, record):
         self._record = record
-        self._last = {}  # by function: what it took
-        self._first = {}  # by function: the file name of its first module
-        self._static = {}  # by function: the static arguments of its last call
-        self._called = {}  # by function: its object in its last call
-        self._compiled = {}  # the same of its last compilation
+        self._functions = {}  # `CompiledFunction` by name
 
     def called(self, name, function, static):
         """A function is traced, with these static arguments."""
-        self._static[name] = static
-        self._called[name] = function
+        known = self._of(name)
+        known.static = static
+        known.called = function
+
+    def _of(self, name):
+        return self._functions.setdefault(name, CompiledFunction())
 
     def dumped(self, known):
         """Note what a module takes that is about to be compiled. If its function was compiled
         before, record what differs.
         """
-        function = known.function
-        takes = dict(known.takes, **self._static.get(function, {}))
-        before = self._last.get(function)
-        self._last[function] = takes
-        first = self._first.setdefault(function, known.name)
-        called = self._called.get(function)
-        is_same = called is not None and called is self._compiled.get(function)
-        self._compiled[function] = called
+        function = self._of(known.function)
+        takes = dict(known.takes, **function.static)
+        before, function.takes = function.takes, takes
+        called = function.called
+        is_same = called is not None and called is function.compiled
+        function.compiled = called
+        function.first = function.first or known.name
         if before is None:
             return
         differing = [
@@ -412,8 +425,8 @@ class Compilations:
             if before.get(name) != takes.get(name)
         ]
         again = {
-            "function": function.partition(" at ")[0],
-            "first": first,
+            "function": known.function.partition(" at ")[0],
+            "first": function.first,
             "differing": differing[:DIFFERENCES],
             "same": is_same,
         }

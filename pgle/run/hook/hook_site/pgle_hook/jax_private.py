@@ -635,6 +635,12 @@ def function_of(info):
     return getattr(info, "func_src_info", "") or ""
 
 
+def is_written_in_jax(source):
+    """Whether a function, as of `function_of`, is defined in a file of jax's own."""
+    folder = os.path.dirname(sys.modules["jax"].__file__)
+    return source.partition(" at ")[2].startswith(folder + os.sep)
+
+
 def without_jit(name):
     """The name of a function, from the name that jax gives to what it compiles of it."""
     return re.sub(r"^jit[_(]|\)$", "", name)
