@@ -80,7 +80,7 @@ SCREENS: list[tuple[list[str], int, str]] = [
     (["flags", "preset"], 20, "presets"),
     (
         ["analyze", *PAX, *DUMP],
-        29,
+        30,
         "! Fuse the attention: saves 42.0 % (40.9 … 43.2 %) of the step",
     ),
     (
@@ -120,7 +120,7 @@ SCREENS: list[tuple[list[str], int, str]] = [
         22,
         "! Try these flags: predicted ",
     ),
-    (["predict", *DUMP[1:]], 24, "A step takes "),
+    (["predict", *DUMP[1:]], 29, "A step takes "),
 ]
 """Command, lines at most, and how its verdict begins."""
 
