@@ -4,6 +4,7 @@ gradients.
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -88,6 +89,21 @@ def test_a_printed_lookup_has_the_mode_of_the_programs(how: str) -> None:
     for case, (before, after) in zip(CASES, both(tables), strict=True):
         for one, other in zip(before, after, strict=True):
             np.testing.assert_allclose(other, one, rtol=1e-6, err_msg=str(case))
+
+
+@pytest.mark.parametrize("mode", ["fill", "promise_in_bounds"])
+def test_before_jax_can_keep_negative_indices_a_printed_lookup_has_the_same_rows(
+    mode: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    private = importlib.import_module("pgle_hook.jax_private")
+    monkeypatch.setattr(private, "may_keep_negatives", lambda: False)
+    numbers = jax.lax.GatherDimensionNumbers((1,), (0,), (0,))
+    look = lambda table, ids: jax.lax.gather(
+        table, ids[:, None], numbers, (1, 2), mode=mode
+    )
+    table = table_of(ROWS)
+    edit = printed("sorted", look, table, ANY)
+    np.testing.assert_array_equal(edit(table, ANY), look(table, ANY))
 
 
 def losses_of(w: Any, x: Any, labels: Any) -> Any:

@@ -499,9 +499,19 @@ def work_of(call):
     """Arithmetic operations and bytes read and written by one execution on one device; loops count
     once.
     """
-    found = call.xla_executable.cost_analysis()
-    found = found[0] if isinstance(found, list) else found
+    found = _costs_of(call.xla_executable)
     return found.get("flops", 0.0), found.get("bytes accessed", 0.0)
+
+
+def operations_of(compiled):
+    """Arithmetic operations of what `jax.jit(…).lower(…).compile()` returned; loops count once."""
+    return _costs_of(compiled).get("flops", 0.0)
+
+
+def _costs_of(executable):
+    """XLA's analysis of an executable by name; a list with one for each module before jax 0.5."""
+    found = executable.cost_analysis() or {}
+    return found[0] if isinstance(found, list) else found
 
 
 def devices_of(call):
@@ -618,14 +628,26 @@ def static_arguments(on_call):
         found = guarded(lambda: _of_user(found, function, args)) or found
         name = function_of(found) or getattr(function, "__name__", None)
         if name is not None:
+            code = getattr(function, "__code__", None)
+            own = code.co_varnames if code else ()
+            numbers = options.get("static_argnums", more[0] if more else ())
+            names = options.get("static_argnames", more[1] if len(more) > 1 else ())
             guarded(
                 lambda: on_call(
-                    name, function, _statics(function, args, kwargs, more, options)
+                    name, function, _statics(own, args, kwargs, numbers, names)
                 )
             )
         return found
 
-    pjit.debug_info = new_describe
+    def older_describe(kind, source, signature, *call):
+        if source is not None:
+            own = list(signature.parameters) if signature else ()
+            guarded(lambda: on_call(source, signature, _statics(own, *call)))
+        return describe(kind, source, signature, *call)
+
+    # jax 0.4 gives source and signature of the function in its place
+    is_older = "fun_signature" in inspect.signature(describe).parameters
+    pjit.debug_info = older_describe if is_older else new_describe
 
 
 def function_of(info):
@@ -679,18 +701,14 @@ def _argument(tree, path, names):
     return name + tree.keystr(tuple(rest))
 
 
-def _statics(function, args, kwargs, more, options):
-    """The static arguments of a call, by name, as text."""
-    numbers = options.get("static_argnums", more[0] if more else ()) or ()
-    names = options.get("static_argnames", more[1] if len(more) > 1 else ()) or ()
-    code = getattr(function, "__code__", None)
-    own = code.co_varnames if code else ()
+def _statics(own, args, kwargs, numbers, names):
+    """The static arguments of a call of a function with its own variables, by name, as text."""
     found = {}
-    for number in numbers:
+    for number in numbers or ():
         if number < len(args):
             name = own[number] if number < len(own) else "argument %d" % number
             found[name] = _value_in_words(args[number])
-    for name in names:
+    for name in names or ():
         if name in kwargs:
             found[name] = _value_in_words(kwargs[name])
     return found
@@ -729,6 +747,14 @@ def without_constants(jaxpr):
     """A traced function that takes its constants as its first arguments."""
     partial_eval = importlib.import_module("jax._src.interpreters.partial_eval")
     return partial_eval.convert_constvars_jaxpr(jaxpr)
+
+
+def may_keep_negatives():
+    """Whether `.at[…].get` can be told that negative indices do not count from the end."""
+    methods = importlib.import_module("jax._src.numpy.array_methods")
+    kind = getattr(methods, "_IndexUpdateRef", None)
+    parameters = inspect.signature(kind.get).parameters if kind else ()
+    return "wrap_negative_indices" in parameters
 
 
 def held_and_carried(params):

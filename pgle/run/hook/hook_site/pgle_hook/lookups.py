@@ -5,6 +5,7 @@ index, a scatter. It can be a product with one-hot rows, or add rows in the orde
 import importlib
 import re
 
+from pgle_hook import jax_private
 from pgle_hook.rewrite import VARIED, Replacement, constant_of
 
 ONE_HOT = "one_hot"
@@ -86,15 +87,20 @@ def described(jax, node):
             call = 'table.at[ids].get(mode="clip")'
         places = _WRAPPED if is_wrapped else "ids"
         return {"call": call, "options": _CLIPPED_TO % places}
-    more = "" if is_wrapped else _AS_GIVEN
-    call = 'table.at[ids].get(mode="promise_in_bounds"%s)' % more
+    filled, promised, more = "ids", "ids", ""
+    if not is_wrapped and jax_private.may_keep_negatives():
+        more = _AS_GIVEN
+    elif not is_wrapped:
+        filled, promised = _ABSENT, "jnp.maximum(ids, 0)"
+    call = 'table.at[%s].get(mode="promise_in_bounds"%s)' % (promised, more)
     if is_wrapped:
         call = "table[ids]"
     if _FILLED in mode:
         fill = node.params["fill_value"]
         number = repr(float("nan" if fill is None else fill))
         number = re.sub("(inf|nan)", r"jnp.\1", number)
-        call = 'table.at[ids].get(mode="fill", fill_value=%s%s)' % (number, more)
+        given = (filled, number, more)
+        call = 'table.at[%s].get(mode="fill", fill_value=%s%s)' % given
     return {"call": call, "options": _WRAPPED if is_wrapped else _ABSENT}
 
 
