@@ -11,10 +11,22 @@ from functools import partial
 from pathlib import Path
 from typing import Protocol
 
-from pgle.errors import UserError, WorkloadError, cut, one_line
+from pgle.errors import UserError, WorkloadError, cut, one_line, some
 from pgle.files import sha256
-from pgle.run.alternatives import BY_HAND, Alternative, Kind, text_of, work_of
-from pgle.run.capture.captured import CallSite, ComparedValues, partitioned
+from pgle.run.alternatives import (
+    BY_HAND,
+    OF_COMMAND,
+    Alternative,
+    Kind,
+    text_of,
+    work_of,
+)
+from pgle.run.capture.captured import (
+    CallSite,
+    ComparedValues,
+    partitioned,
+    taken_by,
+)
 from pgle.run.compiler.compile import Compiler, CompileResult, compiler_with_cache
 from pgle.run.compiler.session import Session, session_with
 from pgle.run.coverage import MeasuredCosts, measured_for
@@ -180,6 +192,8 @@ class StepMaker:
         work = 1.0
         if any(change.kind == Kind.VARIED for change in changes):
             work = work_of(text_of(self.request.module), text_of(module))
+        elif not any(change.kind in OF_COMMAND for change in changes):
+            check_takes_the_same(self.request.module, module)
         return Made(changes, module, digest_of(module), work, left=left)
 
     def _tried(
@@ -256,6 +270,20 @@ def flags_of(changes: Sequence[Alternative]) -> tuple[str, ...]:
         if change.kind == Kind.FLAGS:
             found += change.value.split()
     return tuple(found)
+
+
+def check_takes_the_same(now: Path, changed: Path) -> None:
+    """Refuse an alternative whose step takes other arrays than the program's own: it was captured
+    at another call, so both are not the same step. An edit may leave an argument without a use,
+    which jax then drops, or add a constant.
+    """
+    before = taken_by(now)
+    after = taken_by(changed)
+    missing = [*(before - after)]
+    instead = [*(after - before)]
+    if missing and instead:
+        what = f"{some(instead, 1)} in place of {some(missing, 1)}"
+        raise UserError(f"the program called its step with other arrays: {what}")
 
 
 def digest_of(module: Path) -> str:

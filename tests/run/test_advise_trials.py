@@ -12,7 +12,7 @@ import pytest
 
 from pgle.costs.profile.lookup import LookupTable
 from pgle.costs.profile.value import Origin, Profile
-from pgle.errors import WorkloadError
+from pgle.errors import UserError, WorkloadError
 from pgle.run.advise import (
     MOST_SETTINGS,
     SAME_CALL,
@@ -24,7 +24,14 @@ from pgle.run.advise import (
     best_of,
     flag_settings,
 )
-from pgle.run.alternative_steps import Elsewhere, Made, StepMaker, Tried, Wanted
+from pgle.run.alternative_steps import (
+    Elsewhere,
+    Made,
+    StepMaker,
+    Tried,
+    Wanted,
+    check_takes_the_same,
+)
 from pgle.run.alternatives import BY_HAND, Alternative, Kind
 from pgle.run.capture.captured import CallSite, ComparedValues
 from pgle.run.coverage import MeasuredCosts
@@ -385,3 +392,21 @@ def test_a_threshold_is_named_with_its_size() -> None:
     start = {flag: str(32 << 20)}
     axis = Axis("all-reduce combined to", "all-reduce", (start,), flag)
     assert _setting_name(axis) == "all-reduce combined to 32 MiB"
+
+
+def test_a_step_that_was_captured_with_another_batch_is_not_compared(tmp_path):
+    def taking(name: str, *types: str) -> Path:
+        arguments = ", ".join(
+            f"%arg{at}: tensor<{each}>" for at, each in enumerate(types)
+        )
+        module = tmp_path / name
+        module.write_text(
+            f"  func.func public @main({arguments}) -> (tensor<f32>) {{\n"
+        )
+        return module
+
+    now = taking("now.mlir", "4x4xf32", "64x4xf32", "4x4xi1")
+    check_takes_the_same(now, taking("no_mask.mlir", "4x4xf32", "64x4xf32"))
+    other = taking("other.mlir", "4x4xf32", "8x4xf32", "4x4xi1")
+    with pytest.raises(UserError, match="<8x4xf32> in place of tensor<64x4xf32>"):
+        check_takes_the_same(now, other)

@@ -51,7 +51,7 @@ from pgle.run.process.flags import OF_CPUS, user_flags
 from pgle.run.process.launchers import LAUNCHERS
 from pgle.run.process.memory import memory_fraction
 from pgle.run.process.process import ended, last_line, refused_flag
-from pgle.xla.flags.text import format_flags
+from pgle.xla.flags.text import format_flags, to_be_extended
 from pgle.xla.targets import Target
 from pgle.xla.vendors import NVIDIA
 
@@ -389,7 +389,8 @@ def capture_environment(
     if user.value(EFFORT_OF_CPUS) is None:  # the code for CPUs is thrown away
         flags.append(f"--{EFFORT_OF_CPUS}=0")
     # XLA reads nothing behind what it ignores of the user's text
-    wanted = " ".join(filter(None, (format_flags(given), *flags, user.ignored)))
+    all_flags = filter(None, (format_flags(given), *flags, user.ignored))
+    wanted = to_be_extended(" ".join(all_flags))
     memory_bytes = (memory_fraction(os.environ) or 1.0) * target.memory_bytes
     topology = devices.topology or f"1x1x{devices.count}"
     gpu = {

@@ -78,17 +78,27 @@ def communicates(module: Path) -> bool:
     )
 
 
+def _types_of(module: Path) -> tuple[Counter[str], Counter[str]]:
+    """How many arrays of each type a dump of jax takes, and how many it returns."""
+    with module.open(errors="replace") as lines:
+        main = next((line for line in lines if " @main(" in line), "")
+    taken, _, returned = main.partition(") -> ")
+    each = re.compile(r"tensor<[^>]+>")
+    return Counter(each.findall(taken)), Counter(each.findall(returned))
+
+
+@once
+def taken_by(module: Path) -> Counter[str]:
+    """How many arrays of each type a dump of jax takes: ``tensor<8x128xf32>``."""
+    return _types_of(module)[0]
+
+
 @once
 def is_training(module: Path) -> bool:
     """Whether a dump of jax multiplies matrices and returns half of what it takes, by type:
     parameters or gradients.
     """
-    with module.open(errors="replace") as lines:
-        main = next((line for line in lines if " @main(" in line), "")
-    taken, returned = (
-        Counter(re.findall(r"tensor<[^>]+>", types))
-        for types in main.partition(") -> ")[::2]
-    )
+    taken, returned = _types_of(module)
     return 2 * (taken & returned).total() >= taken.total() > 0 and multiplies(module)
 
 
@@ -522,13 +532,14 @@ def no_step(module: Path) -> str:
     program = read_captured(module.parent)
     if _is_of_jax(module, program):
         return f"the program compiled no step: {module_name(module)} is a function of jax's own"
+    is_stopped = (module.parent / STOPPED).is_file() and bool(program.executed)
+    if is_stopped and module.name in program.of_jax:
+        return (
+            "the program was stopped before it executed a step: "
+            f"{module_name(module)} is a function of jax's own"
+        )
     is_again = program.executed.get(module.name, 0) > 1
-    if (
-        (module.parent / STOPPED).is_file()
-        and program.executed
-        and not is_again
-        and not is_training(module)
-    ):
+    if is_stopped and not is_again and not is_training(module):
         return (
             "the program was stopped before it executed a step: "
             f"{module_name(module)} ran once or not at all"

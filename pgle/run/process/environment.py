@@ -18,6 +18,7 @@ from pgle.xla.flags.text import (
     FlagPlan,
     as_bool,
     format_flags,
+    to_be_extended,
 )
 
 
@@ -72,7 +73,8 @@ def build_environment(
         # the program as it was before XLA, for rehearsals
         wanted["JAX_DUMP_IR_TO"] = stablehlo_to
     asked = variables(efforts(base, more_flags))
-    values = {**wanted, **base, "XLA_FLAGS": plan.xla_flags, **asked}
+    xla_flags = to_be_extended(plan.xla_flags)
+    values = {**wanted, **base, "XLA_FLAGS": xla_flags, **asked}
     if cache is None:
         values["JAX_ENABLE_COMPILATION_CACHE"] = "false"
     else:

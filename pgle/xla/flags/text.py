@@ -187,6 +187,13 @@ def format_flags(flags: Iterable[Flag]) -> str:
     return " ".join(flag.text for flag in flags)
 
 
+def to_be_extended(text: str) -> str:
+    """XLA_FLAGS for a program that may add flags to it at either end. Programs are written for an
+    empty variable, so they may leave out the blank: ``flags + "--xla_a=1"``.
+    """
+    return f" {text} " if text else text
+
+
 def kept_flags(text: str) -> str:
     """XLA_FLAGS, or the file that it names, with what looks like a credential masked."""
     parsed = parse_flags(text)

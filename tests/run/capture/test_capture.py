@@ -36,6 +36,7 @@ from pgle.run.capture.captured import (
     executed_alongside,
     module_name,
     modules_in,
+    no_step,
     own_failure,
     read_captured,
     topology_of_step,
@@ -209,6 +210,26 @@ def test_a_program_that_wants_gpus_and_sets_its_own_flags_gets_the_devices(captu
     program = read_captured(module.parent)
     assert program.executed[module.name] == 2
     assert "--xla_gpu_autotune_level=0" in program.xla_flags
+
+
+@pytest.mark.parametrize(
+    "joined", ['flags + "{0}"', '"{0}" + flags'], ids=["behind", "in front"]
+)
+def test_a_program_adds_a_flag_without_a_blank_as_to_an_empty_variable(
+    joined, captured
+):
+    own = joined.format("--xla_gpu_autotune_level=0")
+    module = captured(f"""
+import os
+flags = os.environ.get("XLA_FLAGS", "")
+os.environ["XLA_FLAGS"] = {own}
+import jax, jax.numpy as jnp
+step = jax.jit(lambda x: jnp.tanh(x @ x))
+for _ in range(2): step(jnp.ones((8, 8)))
+""")
+    flags = read_captured(module.parent).xla_flags.split()
+    assert "--xla_gpu_autotune_level=0" in flags
+    assert "--xla_force_host_platform_device_count=2" in flags
 
 
 def test_what_a_program_asks_of_the_compiler_beside_xla_flags_is_kept_by_module(
@@ -679,6 +700,39 @@ def test_a_program_that_fails_after_steps_is_rehearsed_with_a_warning(captured):
     (said,) = capture_warnings(module)
     assert said.endswith("ended with exit code 3 after its step was executed")
     assert own_failure(module.parent) == (3, "")
+
+
+WAITS = """
+import time, jax, jax.numpy as jnp
+x = jnp.ones((64, 64))
+%s
+for _ in range(3): y = matmul(x, x)
+time.sleep(600)
+"""
+
+
+@pytest.mark.parametrize(
+    ("function", "why"),
+    [
+        ("from jax.numpy import matmul", "jit_matmul is a function of jax's own"),
+        ("@jax.jit\ndef matmul(x, y): return x @ y", ""),
+    ],
+    ids=["of jax", "of the program, by the same name"],
+)
+def test_a_function_of_jax_itself_is_no_step_of_a_program_that_was_stopped(
+    function, why, tmp_path
+):
+    script = tmp_path / "waits.py"
+    script.write_text(WAITS % function)
+    found = capture_modules(
+        [sys.executable, str(script)],
+        tmp_path / "captured",
+        target=H100,
+        devices=Devices(1),
+        quiet_s=2,
+    )
+    said = no_step(choose_module(found, None))
+    assert said.endswith(why) if why else not said
 
 
 UPDATED = f"""{TWO}

@@ -199,9 +199,13 @@ def optimised_found(on_found):
 
 
 def is_of_jax(name):
-    """Whether a module of this name may be of jax's own: an operation outside jit, or a function
-    that jax jits.
+    """Whether a module of this name, which is being compiled, may be of jax's own: an operation
+    outside jit, or a function that jax jits.
     """
+    function = jitted_now()
+    home = getattr(function, "__module__", None) or "jax."
+    if not home.startswith("jax."):
+        return False
     jax = sys.modules["jax"]
     if callable(getattr(jax.lax, name, None)) or callable(
         getattr(jax.numpy, name, None)
@@ -214,6 +218,17 @@ def is_of_jax(name):
         if path.startswith("jax._src.") and module
     ]
     return any(isinstance(vars(module).get(name), jitted) for module in inner)
+
+
+def jitted_now():
+    """The function that the innermost call of a jitted function compiles; None if unknown."""
+    frame = sys._getframe()
+    while frame is not None:
+        code = frame.f_code
+        if code.co_name == "cache_miss" and code.co_filename.endswith("pjit.py"):
+            return frame.f_locals.get("fun")
+        frame = frame.f_back
+    return None
 
 
 def lowering():
