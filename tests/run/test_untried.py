@@ -57,7 +57,7 @@ def test_a_bound_counts_as_much_as_an_expected_saving() -> None:
 
 def test_what_was_tried_or_saves_nothing_is_not_named() -> None:
     fuse = opportunity(OpportunityKind.ATTENTION, 0.4)
-    small = opportunity(OpportunityKind.OPTIMIZER, 0.005)
+    small = opportunity(OpportunityKind.OPTIMIZER, 0.004)
     attempted = Attempted({Kind.ATTENTION}, {Kind.ATTENTION}, {})
     assert untried_of(account(fuse, small), attempted) == ()
 
