@@ -280,7 +280,7 @@ class Account:
             tried,
             title=trial.title or item.title,
             edit=trial.edit or item.edit,
-            source=trial.source or item.source,
+            source=trial.source if trial.edit else item.source,
             instructions=taken,
         )
         return replace(

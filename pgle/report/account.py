@@ -179,7 +179,9 @@ def to_act(account: Account, lever: Opportunity) -> Sentence:
         words = f"{lowered(lever.title)}{saves}"
         return Sentence.todo(f"{words}; then measure again")
     said = (lever.edit or lever.title).rstrip(".")
-    where = f", at {lever.line}" if lever.line and lever.line not in said else ""
+    # what trying it printed names its place
+    line = "" if lever.tried else lever.line
+    where = f", at {line}" if line and line not in said else ""
     words = f"{said}{where}{saves}"
     if lever.kind in OF_PROGRAM:
         return Sentence.edit(f"{words}; then rehearse")

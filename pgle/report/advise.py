@@ -33,7 +33,13 @@ from pgle.report.page.value import (
 from pgle.report.rehearse import flags_note
 from pgle.report.text import Document, flat, live, near, phases
 from pgle.report.timeline import PARTS, colored_parts
-from pgle.run.advise import LONGEST, Advised, Attempt, OnAttempt
+from pgle.run.advise import (
+    LONGEST,
+    Advised,
+    Attempt,
+    OnAttempt,
+    place_of_edit,
+)
 from pgle.run.alternative_steps import Tried
 from pgle.run.alternatives import OF_COMMAND, Alternative, Kind
 from pgle.run.capture.captured import STEP_REMEDY, ComparedValues
@@ -377,7 +383,7 @@ def _actions(found: Advised) -> tuple[Advice, ...]:
         made = known.get(found.best.changes[:place])
         saves = None if made is None else _saving_after(made, before)
         before = made or before
-        title = f"Write {_short(change)} {_place(change)}"
+        title = f"Write {_short(change)} {place_of_edit(change)}"
         alone = known.get((change,))
         is_compared = alone is not None and alone.are_values_compared
         is_known = change.kind == Kind.FLAGS or is_compared
@@ -404,22 +410,6 @@ def _saving_after(item: Attempt, before: Attempt | None) -> Saving | None:
     gained = item.tried.gain_over(before.tried, item.work / before.work).answer
     left = 1 - before.least
     return Saving(more, min(gained.low * left, more), max(gained.high * left, more))
-
-
-def _place(change: Alternative) -> str:
-    """Where an edit is to be made."""
-    if change.kind in OF_COMMAND:
-        return "in the command"
-    if change.kind == Kind.FLAGS:
-        return "in XLA_FLAGS"
-    return f"in {place_of(change)}" if change.where else "where the program begins"
-
-
-def place_of(change: Alternative) -> str:
-    """The line of the program, and the library's file that makes the call for it."""
-    if not change.library:
-        return change.where
-    return f"{change.where} (called by {change.library})"
 
 
 def _saving(item: Attempt) -> Saving | None:
@@ -450,7 +440,9 @@ def _edits(found: Advised) -> Iterator[Part]:
         change = item.changes[-1]
         if len(item.changes) > 1 and change.kind != Kind.FLAGS:
             continue
-        yield Prose(f"{change.name} {_place(change)}: {item.verdict}", tone="head")
+        yield Prose(
+            f"{change.name} {place_of_edit(change)}: {item.verdict}", tone="head"
+        )
         yield Prose(change.edit, code=True)
         if change.limit:
             yield Prose(change.limit)

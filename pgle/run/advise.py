@@ -734,6 +734,28 @@ def shown_of(attempts: Sequence[Attempt], base: Tried) -> Shown:
     return found
 
 
+def place_of_edit(change: Alternative) -> str:
+    """Return where an edit is to be written: a clause that follows the edit. Flax's nnx makes a
+    module in another line than the one that calls it.
+    """
+    if change.kind in OF_COMMAND:
+        return "in the command"
+    if change.kind is Kind.FLAGS:
+        return "in XLA_FLAGS"
+    if not change.where:
+        return "where the program begins"
+    if change.library.startswith("flax/nnx/") and "attention_fn=" in change.edit:
+        return f"where the module is made that {place_of(change)} calls"
+    return f"in {place_of(change)}"
+
+
+def place_of(change: Alternative) -> str:
+    """Return the line of the program, and the library's file that makes the call for it."""
+    if not change.library:
+        return change.where
+    return f"{change.where} (called by {change.library})"
+
+
 def _trial_of(best: Attempt, base: Tried) -> Trial:
     """An attempt as the trial of an opportunity."""
     answer = best.deciding_gain.answer
@@ -747,12 +769,12 @@ def _trial_of(best: Attempt, base: Tried) -> Trial:
     part = _shorter_part(base, best)
     if part is not StepPart.COMPUTE:
         found = replace(found, words=f"{words}; most of it is {part}")
-    at = "in the command"
-    if edit.kind is not Kind.WORDS:
-        at = f"in {edit.where}" if edit.where else "where the program begins"
+    at = place_of_edit(edit)
     written = f"Write {edit.edit} {at}"
     if len(edit.edit) > LONGEST:
         written = f"Write {edit.name} {at} as --section edits of pgle advise has it"
+    if edit.limit:
+        written = f"{written} ({edit.limit})"
     source = "" if edit.kind in OF_COMMAND else edit.where
     return replace(
         found,
