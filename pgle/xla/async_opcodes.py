@@ -9,11 +9,13 @@ GENERIC_OPCODES = ("async-start", "async-update", "async-done")
 
 
 def is_start(instruction: Instruction) -> bool:
-    """Whether it begins an asynchronous operation: ``…-start``, ``send`` or ``recv``."""
+    """Whether an instruction begins an asynchronous operation: ``…-start``, ``send`` or
+    ``recv``.
+    """
     opcode = instruction.opcode
     return opcode.endswith("-start") or opcode in ("send", "recv")
 
 
 def is_done(instruction: Instruction) -> bool:
-    """Whether it waits for an asynchronous operation."""
+    """Whether an instruction waits for an asynchronous operation."""
     return instruction.opcode.endswith("-done")

@@ -13,8 +13,8 @@ from pgle.xla.hlo.module import Instruction, Module, Shape
 class AsyncPair:
     """An asynchronous operation."""
 
-    start: str  # name of the instruction that begins it
-    done: str  # name of the one that waits for it
+    start: str  # name of the instruction that begins the operation
+    done: str  # name of the instruction that waits for the operation
     computation: str  # name of the computation that holds both
     # one of `COLLECTIVES` for a collective; ``copy`` for a copy-start; else the wrapped opcode
     kind: str

@@ -12,16 +12,17 @@ class CollectiveKind:
     """Facts about one kind of collective."""
 
     name: str  # its opcode; a start, update or done adds a suffix
-    primitives: tuple[str, ...] = ()  # what JAX calls it, and so its instructions
+    # the names of the JAX primitives, which are also instruction names
+    primitives: tuple[str, ...] = ()
     # its name in ``--xla_gpu_disable_async_collectives``; empty if absent
     flag: str = ""
-    # what nccl-tests count as its bytes: the ``result``, all ``operands``, or the ``first`` operand
+    # the bytes that nccl-tests count: the ``result``, all ``operands``, or the ``first`` operand
     payload: str = "operands"
-    # the measured table that it takes (`pgle.costs.estimate.communication`); empty: none
+    # the measured table for this kind (`pgle.costs.estimate.communication`); empty if there is none
     measured: str = ""
-    rounds: int = 1  # how often each byte goes around a ring
+    rounds: int = 1  # how many times each byte travels around a ring
     ends_together: bool = True  # whether no rank can end before the last has begun
-    # what a sharded training step moves with it, where XLA combines its kind by bytes
+    # what this kind carries in a sharded training step, if XLA combines this kind by bytes
     moves: str = ""
 
 
@@ -74,14 +75,14 @@ _ROWS = (
 KINDS: Mapping[str, CollectiveKind] = {kind.name: kind for kind in _ROWS}
 """Every kind of collective, by name."""
 
-COLLECTIVES = tuple(KINDS)  # what `collective_kind` returns
+COLLECTIVES = tuple(KINDS)  # the values of `collective_kind`
 
 ASYNC_FLAGS = tuple(kind.flag for kind in KINDS.values() if kind.flag)
-"""What ``--xla_gpu_disable_async_collectives`` takes."""
+"""The values that ``--xla_gpu_disable_async_collectives`` accepts."""
 
 
 def names_of(kind: CollectiveKind) -> tuple[str, ...]:
-    """The names of instructions of a kind: its opcode and the JAX primitives."""
+    """Return the instruction names of a kind: its opcode and the JAX primitives."""
     return (kind.name, *kind.primitives)
 
 

@@ -19,7 +19,7 @@ def is_collective_opcode(opcode: str) -> bool:
 
 
 def collective_kind(module: Module, instruction: Instruction) -> str | None:
-    """The kind of a collective, its starts and dones included: one of `COLLECTIVES`, or None.
+    """Return the kind of a collective or of its start or done: one of `COLLECTIVES`, or None.
 
     An ``async-start`` has the kind that it wraps. A custom fusion with a collective in it (a slice
     fused into a reduce-scatter) has that kind. Transfers to and from the host are not collectives.
@@ -52,7 +52,10 @@ def is_sync(module: Module, instruction: Instruction) -> bool:
 
 
 def group_size(module: Module, instruction: Instruction) -> int:
-    """Devices in the largest group of a collective; all of the module if it states no group."""
+    """Return the number of devices in the largest group of a collective.
+
+    Without groups, the collective joins all devices of the module.
+    """
     wrapped = module.operation(instruction)
     groups = wrapped.replica_groups or instruction.replica_groups
     if groups:
@@ -65,9 +68,10 @@ def group_size(module: Module, instruction: Instruction) -> int:
 
 
 def walk_collectives(module: Module) -> Iterator[tuple[Instruction, str]]:
-    """Every collective with its kind, each once.
+    """Yield each collective of a module once, with its kind.
 
-    An asynchronous collective is given by its start: no update, no done, no wrapped operation.
+    An asynchronous collective is yielded as its start, not as its update, done or wrapped
+    operation.
     """
     wrapping: set[str] = set()
     for item in module.walk():

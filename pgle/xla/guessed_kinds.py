@@ -1,6 +1,6 @@
-"""What kind of operation an instruction is by its name alone, for profiles and traces without HLO.
+"""Guess the kind of an instruction by its name alone, for profiles and traces without HLO.
 
-Every result from it is marked as a guess.
+Each result that uses this guess is marked as guessed.
 """
 
 from __future__ import annotations
@@ -10,13 +10,13 @@ import re
 from pgle.xla.collective_kinds import KINDS, names_of
 from pgle.xla.vendors import VENDORS
 
-# what passes append: numbers, and the copies made by loop unrolling (while-loop-unroller, double
-# buffering) and remat
+# suffixes that passes append: numbers, and marks of copies made by loop unrolling
+# (while-loop-unroller, double buffering) and remat
 _SUFFIX = r"(\.\d+|\.double_buffer_clone|\.peeled_double_buffer|\.clone|\.remat\d*)*"
 
 
 def _collective_names() -> list[str]:
-    """All names of collectives, longest first: a pattern takes the first that fits."""
+    """Return all names of collectives, longest first, because a pattern takes the first match."""
     names: set[str] = set()
     for kind in KINDS.values():
         names.update(names_of(kind))
@@ -42,7 +42,9 @@ _COLLECTIVE_KERNELS = _collective_kernels()
 
 
 def guess_kind(name: str) -> str:
-    """``collective``, ``copy``, ``loop`` or ``compute``, by usual names of XLA, JAX and NCCL."""
+    """Return ``collective``, ``copy``, ``loop`` or ``compute``, by usual names of XLA, JAX and
+    NCCL.
+    """
     if _COLLECTIVE.fullmatch(name) or name.startswith(_COLLECTIVE_KERNELS):
         return "collective"
     if _COPY.fullmatch(name):

@@ -1,7 +1,7 @@
-"""What a GPU can do at best, and the links and the library that its collectives take.
+"""Peak figures of GPUs, and the links and library of their collectives.
 
-FP32 without matrix units is under ``f32``; products of f32 take ``tf32``, the arithmetic that XLA
-asks of a library where the precision allows it.
+FP32 without matrix units is stored under ``f32``. Products of f32 use ``tf32``, which XLA asks of a
+library if the precision allows it.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ b9e29720eebd, `compute/accelerator/README.md`, "Maximum Achievable Matmul FLOPS"
 more.
 """
 
-A100_EFFICIENCY = 0.869  # the same table: A100 SXM
+A100_EFFICIENCY = 0.869  # A100 SXM in that table
 
 MEMORY_EFFICIENCY = 0.9
 """BabelStream's triad reaches about 0.9 of the data-sheet bandwidth on A100 and H100
@@ -38,33 +38,34 @@ HOST_LINK_EFFICIENCY = 0.8
 
 @dataclass(frozen=True, slots=True)
 class Protocol:
-    """One protocol of a library for collectives on one algorithm: latencies in microseconds, share
-    of the bus bandwidth that it reaches.
+    """One protocol of a collective library with one algorithm.
+
+    It holds latencies in microseconds and the share of the bus bandwidth that it reaches.
     """
 
     base_us: float
-    inside_us: float  # of a step inside a host
-    network_us: float  # of a step between hosts
+    inside_us: float  # latency of a step inside a host
+    network_us: float  # latency of a step between hosts
     bandwidth: float
 
 
 @dataclass(frozen=True, slots=True)
 class CollectiveLibrary:
-    """The library that runs collectives, and what its own tuner says that they take.
+    """The library that runs collectives, with the figures of its own tuner.
 
     The protocols of an algorithm are in this order: LL, LL128, Simple.
     """
 
     name: str  # ``NCCL``
-    kernels: tuple[str, ...]  # how names of its kernels begin
-    fabric: str  # the links inside a host, ``NVLink``
+    kernels: tuple[str, ...]  # first letters of its kernel names
+    fabric: str  # name of the links inside a host, ``NVLink``
     ring: tuple[Protocol, ...]
     tree: tuple[Protocol, ...]
-    channels: int  # that share the bytes of a group of calls
-    # the data sheets' bandwidth per direction over what the tuner assumes, the largest ratio of
-    # the vendor's GPUs
+    channels: int  # channels that share the bytes of a group of calls
+    # largest ratio, over the vendor's GPUs, of data-sheet bandwidth to the bandwidth that the tuner
+    # assumes, per direction
     over_assumed: float
-    # how much of the estimated bandwidth between hosts there may be; 1: it is measured
+    # lower limit of the real bandwidth between hosts, as a share of the estimate; 1: measured
     hosts_share: float = 1.0
 
 
@@ -88,8 +89,8 @@ NCCL = CollectiveLibrary(
     over_assumed=300 / 235,
 )
 """Latencies and shares of bandwidth: NVIDIA/nccl `src/graph/tuning.cc`, 2.18 and later. Channels:
-between NVSwitches (24 on A100). Over what the tuner assumes: A100 300 GB/s over 235 (H100 450 over
-371, B200 900 over 722).
+those between NVSwitches (24 on A100). `over_assumed`: A100 300 GB/s over 235 (H100 450 over 371,
+B200 900 over 722).
 """
 
 
@@ -97,13 +98,13 @@ between NVSwitches (24 on A100). Over what the tuner assumes: A100 300 GB/s over
 class Hardware:
     """One GPU and its links."""
 
-    name: str  # of the target
+    name: str  # name of the target
     tflops: Mapping[str, float] = field(
         hash=False
-    )  # peak by dtype, 10^12 operations per second
+    )  # peak by dtype, in 10^12 operations per second
     memory_gb_s: float  # device memory bandwidth, 10^9 bytes per second
     cores: int  # streaming multiprocessors
-    clock_ghz: float  # of the cores, boosted
+    clock_ghz: float  # boost clock of the cores
     # bus bandwidth of NCCL's rings inside a host: links times the bandwidth per link that NCCL
     # assumes (`SM80_NVLINK_BW` 20, capped at 235 for all; `SM90_NVLINK_BW` 20.6; `SM100_NVLINK_BW`
     # 40.1; NVIDIA/nccl `src/graph/topo.h` and `tuning.cc`)
@@ -115,41 +116,42 @@ class Hardware:
     # since the two GPUs of a GB200 or GB300 share the 900 GB/s of both directions (NVIDIA, GB200
     # NVL72)
     host_gb_s: float
-    # the GPU of `TABLE` whose measured tables (`costs.estimate.communication`) are nearest: itself
-    # where there are some
+    # the GPU of `TABLE` with the nearest measured tables (`costs.estimate.communication`); the GPU
+    # itself if it has some
     measured_as: str
-    # GPUs that share NVLink: of one host, in a rack of all its hosts
+    # GPUs that share NVLink: those of one host, or of all hosts in a rack
     devices_per_host: int = 8
-    # the slowest and the fastest network that is rented or sold with the GPU, as `nic_gb_s`; the
-    # same if it is named
+    # slowest and fastest network that is sold or rented with the GPU, in the unit of `nic_gb_s`;
+    # equal if the user names the network
     networks_gb_s: tuple[float, float] = (0.0, 0.0)
     is_rack: bool = False  # whether NVLink joins hosts
-    nccl: tuple[int, int] = (2, 22)  # release of NCCL whose rules are taken
-    # part of the peak that large matrix products reach
+    nccl: tuple[int, int] = (2, 22)  # NCCL release whose rules apply
+    # share of the peak that large matrix products reach
     matmul_efficiency: float = MATMUL_EFFICIENCY
-    # what products may take over what is estimated, if nobody measured them on this GPU
+    # lowest and highest ratio of real to estimated product times, if nobody measured this GPU
     products_range: tuple[float, float] = (1.0, 1.0)
-    # what runs its collectives; the same for all GPUs of a vendor
+    # library that runs its collectives; one per vendor
     library: CollectiveLibrary = field(default=NCCL, hash=False, compare=False)
 
     def peak_tflops(self, dtype: str) -> float:
-        """Peak of dots of that type."""
+        """Return the peak of dots of that type, in 10^12 operations per second."""
         return self.peak_of(dtype_family(dtype))
 
     def peak_of(self, family: str) -> float:
-        """Peak of dots of a `dtype_family`; a type that the GPU lacks is converted to the next
-        wider one.
+        """Return the peak of dots of a `dtype_family`, in 10^12 operations per second.
+
+        A type that the GPU lacks is converted to the next wider one.
         """
         while family not in self.tflops:
             family = _WIDER.get(family, "f32")
         return self.tflops[family]
 
     def memory_us(self, size_bytes: float) -> float:
-        """Microseconds in which device memory moves so many bytes."""
+        """Return the microseconds in which device memory moves `size_bytes`."""
         return size_bytes / (self.memory_gb_s * MEMORY_EFFICIENCY * 1e3)
 
     def on_network(self, gb_s: float | None) -> Hardware:
-        """The GPU on a network that the user names; itself if none is named."""
+        """Return the GPU with the network bandwidth that the user names; unchanged if None."""
         return (
             self
             if not gb_s
@@ -158,7 +160,7 @@ class Hardware:
 
     @property
     def ends(self) -> tuple[Hardware, Hardware]:
-        """The GPU on the fastest and on the slowest of its networks."""
+        """Return the GPU with the fastest and with the slowest of its networks."""
         slow, fast = self.networks_gb_s
         fastest = replace(self, nic_gb_s=max(fast, self.nic_gb_s))
         return fastest, replace(
@@ -166,7 +168,7 @@ class Hardware:
         )
 
     def host(self, device: int) -> int:
-        """The host of a device id; ids are numbered host by host."""
+        """Return the host of a device id. Ids are numbered host by host."""
         return device // self.devices_per_host
 
 
@@ -187,5 +189,5 @@ _WIDER = {"f4": "f8", "f8": "f16"}
 
 
 def dtype_family(dtype: str) -> str:
-    """The key of `Hardware.tflops` for dots of a type; unknown types count as ``f32``."""
+    """Return the key of `Hardware.tflops` for dots of a type; unknown types count as ``f32``."""
     return _FAMILY.get(dtype[:2], "f32")

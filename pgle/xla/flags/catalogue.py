@@ -1,13 +1,12 @@
-"""The catalogue of settings: meaning, default, which jaxlib knows each, what others measured; and
-lint by it.
+"""The catalogue of settings, and lint by it.
 
-Two data files of this package are read once: `flags_catalogue.toml` and `flags_environment.toml`
-describe the settings that matter to latency hiding, `flags_known.tsv` lists every flag that ten
-published jaxlib releases accept, found by offering each name to the XLA inside the wheels.
+It holds the meaning and default of each setting, the jaxlib releases that know it, and published
+measurements. The files `flags_catalogue.toml` and `flags_environment.toml` describe the settings
+that affect latency hiding. `flags_known.tsv` lists every flag that ten published jaxlib releases
+accept. The list comes from offering each name to the XLA inside the wheels. Each file is read once.
 
-The data file in this folder, `flags_record.toml`, is our own compilation of published figures. No
-figure of pgle depends on it: it is shown next to predictions, and `benchmarks/public_record.py`
-compares the two.
+`flags_record.toml` is pgle's own compilation of published figures. No figure of pgle depends on it.
+It is shown next to predictions, and `benchmarks/public_record.py` compares the two.
 """
 
 from __future__ import annotations
@@ -37,7 +36,7 @@ from pgle.xla.flags.text import (
     same_value,
 )
 
-OLDEST = "0.4.26"  # the oldest jaxlib that the catalogue speaks of
+OLDEST = "0.4.26"  # the oldest jaxlib in the catalogue
 
 LHS = "xla_gpu_enable_latency_hiding_scheduler"
 SOL = "xla_gpu_enable_analytical_sol_latency_estimator"
@@ -45,21 +44,22 @@ PROFILE_PATH = PROFILE
 DISABLE_ASYNC = "xla_gpu_disable_async_collectives"
 COMBINING = "xla_gpu_experimental_enable_heuristic_collective_combining"
 PROFILE_SWITCHES_ON = "0.5.1"
-"""From here on a profile switches LHS on, and XLA reads only profiles named .pbtxt or .pb."""
+"""Since this release a profile switches LHS on, and XLA reads only profiles named .pbtxt or .pb."""
 
 HOPPER_DEFAULT = ("0.8.0", "0.11.2")
-"""From the first release LHS is on by default on Hopper and newer; before the second, ``=false``
-does not stop it.
+"""Since the first release LHS is on by default on Hopper and newer. Before the second release,
+``=false`` does not switch it off.
 """
 
 ASYNC_KINDS = ",".join(
     ASYNC_FLAGS
-)  # the list of the JAX-Toolbox guide, for releases that lack ``allcollectives``
+)  # list of the JAX-Toolbox guide, for releases without ``allcollectives``
 
 
 def release(version: str) -> tuple[int, ...]:
-    """A jaxlib version as a tuple for comparing: ``0.10.2`` → (0, 10, 2); suffixes such as
-    ``.dev2026`` are cut.
+    """Return a jaxlib version as a tuple that can be compared: ``0.10.2`` → (0, 10, 2).
+
+    Suffixes such as ``.dev2026`` are cut.
     """
     found = re.match(r"v?(\d+(?:\.\d+)*)", version.strip())
     if found is None:
@@ -72,46 +72,49 @@ def release(version: str) -> tuple[int, ...]:
 
 @dataclass(frozen=True, slots=True)
 class KnownSetting:
-    """One flag or environment variable, as the catalogue describes it."""
+    """A flag or environment variable as described in the catalogue."""
 
-    name: str  # as it is written
-    # ``XLA_FLAGS`` for flags; for environment variables whose they are (``JAX``, ``NCCL`` …)
+    name: str  # as written in XLA_FLAGS or the environment
+    # ``XLA_FLAGS`` for a flag; for a variable, who reads it (``JAX``, ``NCCL`` …)
     reader: str
     kind: str  # ``bool``, ``int``, ``float``, ``string``, ``list`` or ``choice``
-    meaning: str  # what it does
-    # (release, value) pairs, the value from that release on
+    meaning: str  # what the setting does
+    # (release, value) pairs: the default since that release
     defaults: tuple[tuple[str, str], ...] = ()
-    since: str = ""  # first release that knows it; empty: as old as the catalogue
-    # first release that does not; ``always``: none ever did; empty: still there
+    since: str = ""  # first release that knows the setting; empty: all in the catalogue
+    # first release without the setting; ``always``: no release knows it; empty: all later ones do
     gone: str = ""
-    values: tuple[str, ...] = ()  # what a choice or list may hold; empty where open
-    use: str = ""  # the name of what replaces it
-    # pairs of an old value and the flags that mean it now; empty flags: it is so without any flag
+    # allowed values of a choice or list; empty if any value is allowed
+    values: tuple[str, ...] = ()
+    use: str = ""  # name of its replacement
+    # (old value, flags that mean the same now) pairs; with empty flags, the old value is now
+    # standard
     instead: tuple[tuple[str, str], ...] = ()
     remarks: tuple[str, ...] = ()  # traps
-    fingerprint: str = ""  # ``changes``, ``same`` or empty (not known)
-    source: tuple[str, ...] = ()  # where the facts are from
-    # ``program``: it decides what the instructions are; ``schedule``: only the passes from
-    # scheduling on read it; empty: neither, or not known
+    # whether the setting ``changes`` the fingerprint or leaves it the ``same``; empty: unknown
+    fingerprint: str = ""
+    source: tuple[str, ...] = ()  # sources of the facts
+    # ``program``: the setting changes the instructions; ``schedule``: only passes from scheduling
+    # on read it; empty: neither, or unknown
     stage: str = ""
-    tries: tuple[str, ...] = ()  # values that a search for flags tries
-    # its value in the preset fsdp, which the search tries as a whole; empty: it is not in it
+    tries: tuple[str, ...] = ()  # values that a flag search tries
+    # value in the preset fsdp, which the search tries as a whole; empty if not in the preset
     fsdp: str = ""
-    # the kind of collective that it moves; empty: all, or none in particular
+    # kind of collective that the setting affects; empty: all, or no particular one
     about: str = ""
-    # what a program needs for it to do anything (`pgle.tune.search`); empty: nothing
+    # what a program needs for the setting to have an effect (`pgle.tune.search`); empty: nothing
     where: str = ""
-    # jaxlib releases whose compiler does nothing with it without a GPU
+    # jaxlib releases whose compiler ignores the setting without a GPU
     inert: tuple[str, ...] = ()
-    interacts: tuple[str, ...] = ()  # settings that change what it does
+    interacts: tuple[str, ...] = ()  # settings that change its effect
 
     @property
     def is_flag(self) -> bool:
-        """Whether it belongs into XLA_FLAGS."""
+        """Whether the setting belongs into XLA_FLAGS."""
         return self.reader == "XLA_FLAGS"
 
     def default(self, version: str | None = None) -> str | None:
-        """Its default in a jaxlib release, or in the newest; None where not known."""
+        """Return the default in a jaxlib release, or in the newest one; None if unknown."""
         at = None if version is None else release(version)
         values = [
             value
@@ -123,7 +126,7 @@ class KnownSetting:
         return self.defaults[0][1] if self.defaults and not self.since else None
 
     def known_in(self, version: str) -> bool:
-        """Whether that jaxlib release knows it."""
+        """Whether that jaxlib release knows the setting."""
         if self.gone == "always":
             return False
         at = release(version)
@@ -133,7 +136,9 @@ class KnownSetting:
 
     @property
     def lifetime(self) -> str:
-        """In words: ``all``, ``>=0.5.1``, ``<0.6.0``, ``0.4.33 to before 0.4.36`` or ``never``."""
+        """The releases that know it, in words: ``all``, ``>=0.5.1``, ``0.4.33 to before 0.4.36``,
+        ``never``.
+        """
         if self.gone == "always":
             return "never"
         if self.since and self.gone:
@@ -147,17 +152,17 @@ class KnownSetting:
 class KnownFlags:
     """Every flag of several jaxlib releases."""
 
-    releases: tuple[str, ...]  # the ones that were asked, oldest first
+    releases: tuple[str, ...]  # the recorded releases, oldest first
     # kind of value by flag: ``bool``, ``int``, ``float``, ``string`` or ``choice``
     kinds: Mapping[str, str]
-    present: Mapping[str, frozenset[str]]  # by flag, the releases that know it
+    present: Mapping[str, frozenset[str]]  # the releases that know each flag
 
     def seen(self, name: str) -> list[str]:
-        """The releases that know a flag, oldest first."""
+        """Return the releases that know a flag, oldest first."""
         return [item for item in self.releases if item in self.present.get(name, ())]
 
     def known_in(self, name: str, version: str) -> bool | None:
-        """Whether a release knows the flag; None where the releases before and after it
+        """Whether a release knows the flag; None if the recorded releases before and after it
         disagree.
         """
         at = release(version)
@@ -173,7 +178,7 @@ class KnownFlags:
 
 @cache
 def catalogue() -> Mapping[str, KnownSetting]:
-    """Every setting that is described, by name; flags first."""
+    """Return every described setting by name, flags first."""
     settings: dict[str, KnownSetting] = {}
     for file, reader in (
         ("flags_catalogue.toml", "XLA_FLAGS"),
@@ -181,7 +186,7 @@ def catalogue() -> Mapping[str, KnownSetting]:
     ):
         for entry in _entries(
             file, "setting"
-        ):  # one ``default``, or ``defaults`` by release
+        ):  # a setting has one ``default``, or ``defaults`` by release
             default = entry.pop("default", None)
             defaults = (
                 ((OLDEST, default),)
@@ -196,7 +201,7 @@ def catalogue() -> Mapping[str, KnownSetting]:
 
 @cache
 def known_flags() -> KnownFlags:
-    """The flags of all releases that were asked."""
+    """Return the flags of all recorded releases."""
     lines = [
         line
         for line in _data("flags_known.tsv").splitlines()
@@ -214,8 +219,9 @@ def known_flags() -> KnownFlags:
 
 
 def find(name: str) -> KnownSetting:
-    """The setting called `name`; leading dashes and a value after ``=`` are cut, JAX names may be
-    in lower case.
+    """Return the setting called `name`.
+
+    Leading dashes and a value after ``=`` are cut. Names of JAX variables may be in lower case.
     """
     wanted = name.strip().lstrip("-").split("=")[0]
     settings = catalogue()
@@ -236,8 +242,9 @@ def find(name: str) -> KnownSetting:
 
 
 def known_in(name: str, version: str) -> bool | None:
-    """Whether a jaxlib release knows the flag, from the catalogue and the recorded releases; None
-    where not certain.
+    """Whether a jaxlib release knows the flag; None if uncertain.
+
+    The catalogue and the recorded releases decide.
     """
     setting = catalogue().get(name)
     if setting is not None and setting.is_flag:
@@ -246,12 +253,12 @@ def known_in(name: str, version: str) -> bool | None:
 
 
 def nearest(name: str, candidates: Iterable[str]) -> tuple[str, ...]:
-    """The candidates spelled most like `name`, best first; empty where none is near."""
+    """Return the candidates spelled most like `name`, best first; empty if none is similar."""
     return tuple(get_close_matches(name, sorted(set(candidates)), cutoff=0.8))
 
 
 def _undescribed(name: str) -> KnownSetting:
-    """A flag that only the releases themselves tell of."""
+    """Make the entry of a flag that is in recorded releases but not in the catalogue."""
     table = known_flags()
     seen = table.seen(name)
     later = table.releases[table.releases.index(seen[-1]) + 1 :]
@@ -273,7 +280,7 @@ def _span(span: str, releases: tuple[str, ...]) -> tuple[str, ...]:
 
 
 def _entries(file: str, kind: str) -> list[dict[str, Any]]:
-    """The tables of a data file, their lists as tuples."""
+    """Return the tables of a data file, with lists as tuples."""
     tables = tomllib.loads(_data(file))[kind]
     for each in tables:
         for key, value in each.items():
@@ -293,19 +300,19 @@ _OFF = ("false", "off", "0", "")
 class Effect:
     """One published comparison of two settings of one program."""
 
-    id: str  # a name of our own
-    # what was changed, ``NAME=value``, or ``NAME`` if left at its default; empty: no flag
+    id: str  # name chosen by pgle
+    # the changed setting, ``NAME=value``, or ``NAME`` if left at its default; empty: no flag
     set: tuple[str, ...]
-    # per cent of the step time, one number for each reading; minus is shorter
+    # change of the step time in per cent, one number per reading; negative is shorter
     change: tuple[float, ...]
-    program: str  # what was run
-    model: Literal["experts", "dense", "kernel"]  # which kind of program that is
-    gpus: str  # how many of which
-    base: str  # what it was compared with
-    source: str  # link
-    # why a model of the schedule cannot predict it; empty: it can be compiled and simulated
+    program: str  # program that was measured
+    model: Literal["experts", "dense", "kernel"]  # kind of the program
+    gpus: str  # number and type of GPUs
+    base: str  # the setting that it was compared with
+    source: str  # link to the source
+    # why a schedule model cannot predict this effect; empty: it can be compiled and simulated
     unseen: str = ""
-    note: str = ""  # what else a reader must know
+    note: str = ""  # more that a reader must know
 
     @property
     def readings(self) -> str:
@@ -333,10 +340,10 @@ def public_record() -> tuple[Effect, ...]:
 
 
 def effects_of(name: str, value: str | None = None) -> tuple[Effect, ...]:
-    """The effects in which a setting was changed, under its older and newer names too.
+    """Return the effects of changing a setting, also under its older and newer names.
 
     Args:
-        name: of the flag or the variable, without dashes.
+        name: name of the flag or variable, without dashes.
         value: only changes in this direction, on or off; a number counts as on. None: all.
     """
     known = catalogue()
@@ -359,14 +366,14 @@ def effects_of(name: str, value: str | None = None) -> tuple[Effect, ...]:
 
 
 def is_slower(effects: Iterable[Effect]) -> bool:
-    """Whether most readings say that the step got longer."""
+    """Whether most readings show a longer step."""
     readings = list(chain.from_iterable(effect.change for effect in effects))
     return bool(readings) and median(readings) > 0
 
 
 def summary(effects: Iterable[Effect]) -> str:
-    """How many reports there are, their range, and on which kind of program: ``3 reports, +2.4 to
-    +7.1 %, …``.
+    """Summarise reports: their number, range and kind of program: ``3 reports, +2.4 to +7.1 %,
+    …``.
     """
     found = tuple(effects)
     if not found:
@@ -390,9 +397,9 @@ _LEVELS = {"error": 0, "warning": 1, "note": 2}
 class Lint:
     """The remarks on a text of flags."""
 
-    jaxlib: str  # the release that it was checked for
-    asked: bool  # True where that jaxlib itself was asked, False where the catalogue alone answers
-    flags: int  # how many flags XLA would read
+    jaxlib: str  # the jaxlib release that was checked
+    asked: bool  # whether that jaxlib itself answered, not only the catalogue
+    flags: int  # number of flags that XLA would read
     findings: tuple[FlagFinding, ...]  # worst first, then in the order of the text
 
     @property
@@ -407,11 +414,13 @@ SHARD_AUTOTUNING = "xla_gpu_shard_autotuning"
 def lint(
     flags: FlagList, jaxlib: str, verdicts: Mapping[str, tuple[str, str]] | None = None
 ) -> Lint:
-    """Hold flags against a jaxlib release.
+    """Check flags against a jaxlib release.
 
     Args:
+        flags: the parsed flags.
+        jaxlib: the release.
         verdicts: by flag text, the status and message of the installed jaxlib
-            (`pgle.run.ask.jaxlib`); where None, the catalogue and the recorded releases answer.
+            (`pgle.run.ask.jaxlib`). If None, the catalogue and the recorded releases answer.
     """
     findings = [*flags.findings]
     for flag in dict.fromkeys(flags.flags):
@@ -455,8 +464,9 @@ def _known(
 
 
 def _unknown(flag: Flag, jaxlib: str) -> tuple[str, str, str]:
-    """Code, message and remedy of an unknown flag: a known one without its value, one that is
-    gone, or one that never was.
+    """Return code, message and remedy of an unknown flag.
+
+    The flag may be a known one without its value, a removed one, or one that never existed.
     """
     if flag.value is None and known_in(flag.name, jaxlib):
         kind = known_flags().kinds.get(flag.name, "")
@@ -502,8 +512,9 @@ def _unknown(flag: Flag, jaxlib: str) -> tuple[str, str, str]:
 
 
 def _instead(setting: KnownSetting, flag: Flag) -> str:
-    """What to write for the value of an old flag, whose replacement may have the opposite sense;
-    empty if unknown.
+    """Return what to write for the value of an old flag; empty if unknown.
+
+    The replacement may have the opposite sense.
     """
     meant = next(
         (new for old, new in setting.instead if same_value(flag.value, old)), None
@@ -534,7 +545,7 @@ def _bad_value(flag: Flag, answer: str) -> FlagFinding:
 
 
 def _status(flag: Flag) -> str:
-    """What XLA does with a value, by the catalogue: ``known``, ``unknown`` (it needs one) or
+    """Return how XLA treats a value, by the catalogue: ``known``, ``unknown`` (value missing) or
     ``bad-value``.
     """
     kind = known_flags().kinds.get(flag.name, "")
@@ -587,7 +598,7 @@ def _shown_value(flag: Flag) -> str:
 
 
 def profile_findings(flags: FlagList, jaxlib: str) -> Iterator[FlagFinding]:
-    """Why a profile that flags name is not read, or not used."""
+    """Yield why XLA does not read or use the profile that the flags name."""
     path = flags.value(PROFILE_PATH)
     if path is None:
         return
@@ -679,7 +690,7 @@ def _scheduler(flags: FlagList, jaxlib: str) -> Iterator[FlagFinding]:
 
 
 def _inert(flags: FlagList, jaxlib: str) -> Iterator[FlagFinding]:
-    """Flags with which a jaxlib's compiler does nothing if there is no GPU."""
+    """Yield the flags that a jaxlib's compiler ignores without a GPU."""
     for name in inert_flags(flags, jaxlib):
         yield FlagFinding(
             "warning",
@@ -691,7 +702,7 @@ def _inert(flags: FlagList, jaxlib: str) -> Iterator[FlagFinding]:
 
 
 def inert_flags(flags: FlagList, jaxlib: str) -> list[str]:
-    """The names of flags with which a jaxlib's compiler does nothing if there is no GPU."""
+    """Return the names of flags that a jaxlib's compiler ignores without a GPU."""
     known = catalogue()
     return [
         name
@@ -701,16 +712,16 @@ def inert_flags(flags: FlagList, jaxlib: str) -> list[str]:
 
 
 def inert_warnings(flags: FlagList, jaxlib: str) -> list[str]:
-    """That a compiler without a GPU does nothing with flags that were given: one line each."""
+    """Return one line for each given flag that a compiler without a GPU ignores."""
     return [finding.line() for finding in _inert(flags, jaxlib)]
 
 
 LOCAL_FOLDERS = ("/tmp/", "/var/tmp/", "/dev/shm/", "/scratch/", "/local/")
-"""Where hosts usually have files of their own."""
+"""Folders that are usually local to a host."""
 
 
 def _of_ranks(flags: FlagList) -> Iterator[FlagFinding]:
-    """What may let ranks of one job compile other schedules."""
+    """Yield flags that may let ranks of one job compile different schedules."""
     for name in (PROFILE_PATH, AUTOTUNING):
         if (flags.value(name) or "").startswith(LOCAL_FOLDERS):
             yield FlagFinding(
@@ -732,7 +743,7 @@ def _of_ranks(flags: FlagList) -> Iterator[FlagFinding]:
 
 
 def _lost(flags: FlagList) -> Iterator[FlagFinding]:
-    """Flags without effect next to the others, or without others."""
+    """Yield flags that have no effect because of other flags, or without others."""
     values = flags.effective()
     for name in values:
         if (

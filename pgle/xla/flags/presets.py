@@ -1,5 +1,5 @@
-"""Flags of each kind of run and named presets, each setting with its reason, adapted to a jaxlib
-release.
+"""Flags for each kind of run, and named presets, adapted to a jaxlib release. Each setting has a
+reason.
 """
 
 from __future__ import annotations
@@ -37,8 +37,8 @@ from pgle.xla.flags.text import (
 )
 
 ALL_KINDS_SINCE = "0.5.3"
-"""First release found to take ``allcollectives``; 0.4.38 aborts on it, those between were not
-asked.
+"""First release known to accept ``allcollectives``. 0.4.38 aborts on this value, and the releases
+between were not tried.
 """
 
 JAX = "docs.jax.dev gpu_performance_tips"
@@ -52,15 +52,15 @@ MEASURED = "run with jaxlib 0.10.2 and 0.12.0.1"
 class Choice:
     """One setting of a preset or a mode."""
 
-    name: str  # of the setting
-    value: str  # what it is set to
-    reason: str  # why, one clause
-    source: str  # who says so
+    name: str  # name of the setting
+    value: str  # value of the setting
+    reason: str  # why, in one clause
+    source: str  # source of the recommendation
     is_flag: bool = True  # True for XLA_FLAGS, False for an environment variable
 
     @property
     def flag(self) -> Flag:
-        """It as a flag."""
+        """The setting as a flag."""
         return Flag(self.name, self.value)
 
 
@@ -102,7 +102,7 @@ ORDER = Choice(
 
 
 def _of_amd(name: str, value: str, reason: str, *, is_flag: bool = True) -> Choice:
-    """A setting that AMD's MaxText configurations share."""
+    """Return a setting that AMD's MaxText configurations share."""
     return Choice(name, value, reason, AMD_MAXTEXT, is_flag=is_flag)
 
 
@@ -152,18 +152,16 @@ ROCM = (
         is_flag=False,
     ),
 )
-"""What the configurations of gfx950 share, at b43a64cdb470."""
+"""Settings that the configurations of gfx950 share, at b43a64cdb470."""
 
-# from here on xla_gpu_enable_pipelined_X are aliases of xla_gpu_pipeline_X
+# since this release xla_gpu_enable_pipelined_X are aliases of xla_gpu_pipeline_X
 _PIPELINE_SINCE = "0.11.1"
 
 
 def for_release(
     choices: tuple[Choice, ...], version: str
 ) -> tuple[tuple[Choice, ...], tuple[FlagFinding, ...]]:
-    """The choices as a release knows them: replaced where it has another name, left out with a
-    finding where none.
-    """
+    """Adapt choices to a release: replace a renamed setting, drop an unknown one with a finding."""
     fitted: list[Choice] = []
     findings: list[FlagFinding] = []
     for choice in choices:
@@ -171,7 +169,7 @@ def for_release(
             choice.value,
             None,
         ):
-            continue  # what a release does by itself
+            continue  # the release does this by default
         now = _replacement(choice, version)
         if now.is_flag and known_in(now.name, version) is False:
             message = f"left out: jaxlib {version} does not know it"
@@ -185,7 +183,7 @@ def for_release(
 
 
 def _replacement(choice: Choice, version: str) -> Choice:
-    """What a release wants instead of the choice; the choice itself where nothing else."""
+    """Return what a release uses instead of the choice, or the choice itself."""
     at = release(version)
     newer = choice.name.replace("xla_gpu_enable_pipelined_", "xla_gpu_pipeline_")
     if newer != choice.name and newer in catalogue() and at >= release(_PIPELINE_SINCE):
@@ -201,13 +199,12 @@ def _replacement(choice: Choice, version: str) -> Choice:
 
 Mode: TypeAlias = Literal["sync", "async", "baseline", "perf"]
 
-PROFILE_MODES: tuple[Mode, ...] = ("sync", "async")  # the ones that measure
+PROFILE_MODES: tuple[Mode, ...] = ("sync", "async")  # modes that measure
 # keeps every collective synchronous, to measure each alone
 MEASURES_ALONE: Mode = "sync"
 
 MODES: Mapping[Mode, tuple[str, tuple[Choice, ...]]] = {
-    # LHS stays on, since only then XLA (0.11.1 and newer) records the name each collective had when
-    # it was scheduled
+    # LHS stays on: only then XLA (0.11.1 and newer) records the names that collectives had in LHS
     "sync": (
         (
             "profile run with every collective measured alone; LHS stays on, which "
@@ -225,8 +222,8 @@ MODES: Mapping[Mode, tuple[str, tuple[Choice, ...]]] = {
     "baseline": ("LHS on, no profile: what PGLE has to beat", (ON, SAME)),
     "perf": ("performance run with a cost profile", (ON, SAME)),
 }
-"""What each kind of run is for, and its settings; log lines and dumps come to all, the profile to
-``perf``.
+"""The purpose and the settings of each kind of run. Log lines and dumps are added to all, the
+profile to ``perf``.
 """
 
 
@@ -238,14 +235,15 @@ def flags_for(
     dump_to: str = "",
     profile: str = "",
 ) -> FlagPlan:
-    """The flags of one kind of run.
+    """Plan the flags of one kind of run.
 
     Args:
-        version: the jaxlib that will run it; the newest recorded one where None.
-        user_flags: the user's XLA_FLAGS; where it names a file, what the file holds.
-        dump_to: directory for HLO dumps and the schedule with the costs that LHS believed; no dumps
-            where empty.
-        profile: path of the cost profile; needed by ``perf``, not allowed otherwise.
+        mode: the kind of run.
+        version: jaxlib that will run the program; None: the newest recorded one.
+        user_flags: the user's XLA_FLAGS. If XLA_FLAGS names a file, its content.
+        dump_to: directory for HLO dumps and for the schedule with the costs that LHS assumed;
+            empty: no dumps.
+        profile: path of the cost profile, required for ``perf`` and not allowed otherwise.
     """
     user = parse_flags(user_flags) if isinstance(user_flags, str) else user_flags
     if user.file:
@@ -293,7 +291,7 @@ def flags_for(
 def _consequences(
     mode: Mode, version: str, user: FlagList, choices: tuple[Choice, ...]
 ) -> Iterator[FlagFinding]:
-    """What the user's own flags, and the release, do to this kind of run."""
+    """Yield how the user's own flags and the release affect this kind of run."""
     measures = mode in PROFILE_MODES
     sets_combining = (
         measures
@@ -380,10 +378,10 @@ class Preset:
     """A named set of settings for one jaxlib release."""
 
     name: str  # such as ``fsdp``
-    purpose: str  # what it is for, one clause
-    jaxlib: str  # the release it is adapted to
+    purpose: str  # purpose in one clause
+    jaxlib: str  # the release that the preset is adapted to
     choices: tuple[Choice, ...]  # the settings, flags first
-    findings: tuple[FlagFinding, ...] = ()  # what was left out or replaced, and traps
+    findings: tuple[FlagFinding, ...] = ()  # dropped or replaced settings, and traps
 
     @property
     def flags(self) -> tuple[Flag, ...]:
@@ -417,7 +415,7 @@ NO_REMAT = Choice(
 
 @cache
 def presets() -> Mapping[str, tuple[str, tuple[Choice, ...]]]:
-    """What each preset is for, and its settings, by name."""
+    """Return the purpose and the settings of each preset, by name."""
 
     def fsdp(name: str, reason: str, source: str) -> Choice:
         return Choice(name, catalogue()[name].fsdp, reason, source)
@@ -496,10 +494,11 @@ _REMARKS: dict[str, tuple[str, ...]] = {
 
 
 def preset(name: str, version: str | None = None, *, profile: str = "") -> Preset:
-    """A preset for a jaxlib release.
+    """Return a preset for a jaxlib release.
 
     Args:
-        version: release to adapt it to; the newest recorded one where None.
+        name: name of the preset.
+        version: release to adapt the preset to; None: the newest recorded one.
         profile: path of the profile, for ``pgle-perf``.
     """
     if name not in presets():

@@ -1,7 +1,7 @@
-"""The XLA flags that a launch script names, with their lines.
+"""The XLA flags in a launch script, with their lines.
 
-A script may choose between flags, and set values by variables. So only what holds for each flag
-alone is judged: whether the release knows it, and takes its value.
+A script may choose between flags and set values by variables. So pgle judges each flag alone:
+whether the release knows the flag and accepts its value.
 """
 
 from __future__ import annotations
@@ -18,28 +18,32 @@ _FLAG = re.compile(
 )
 _COMMENT = re.compile(r"\A\s*//.*|(?:^|\s+)#.*")
 _FILLED_IN = re.compile(r"[${}%<>`@+]|\A\Z")
-"""In a value that a shell, Python or a template fills in; an empty one is put together."""
+"""Matches a value that a shell, Python or a template fills in. An empty value is built from
+parts.
+"""
 _NOT_OF_XLA = ("LIBTPU_INIT_ARGS", "add_argument(")
-"""In lines whose flags are those of libtpu, which no jaxlib knows, or a program's own options."""
+"""Marks of lines with other flags: those of libtpu, which no jaxlib knows, or the program's
+options.
+"""
 
 OF_NAMES = ("unknown", "removed", "too-new", "uncertain")
 OF_VALUES = ("bad-value", "needs-value")
-"""Codes of findings that hold for a flag whatever others there are: about its name, its value."""
+"""Codes of findings about a flag's name or value, which no other flag changes."""
 _NAMES_FLAGS = (".py",)
-"""Files that name flags without values: in docstrings, and to add a value later."""
+"""Suffixes of files that name flags without values, in docstrings or to add a value later."""
 
 
 @dataclass(frozen=True, slots=True)
 class ScriptFlag:
     """A flag in a script."""
 
-    line: int  # from 1
+    line: int  # line number, from 1
     flag: Flag
 
 
 @dataclass(frozen=True, slots=True)
 class ScriptFinding:
-    """Something to say about a flag in a script."""
+    """A finding about a flag in a script."""
 
     path: str
     line: int
@@ -47,16 +51,16 @@ class ScriptFinding:
 
     @property
     def place(self) -> str:
-        """``run.sh:3``."""
+        """The file and line, as ``run.sh:3``."""
         return f"{self.path}:{self.line}"
 
 
 @dataclass(frozen=True, slots=True)
 class ScriptsLint:
-    """The remarks on the flags of scripts."""
+    """The findings about the flags of scripts."""
 
-    jaxlib: str  # the release that they were checked for
-    asked: bool  # as of `Lint`
+    jaxlib: str  # the jaxlib release that was checked
+    asked: bool  # as in `Lint`
     files: int
     flags: int
     findings: tuple[ScriptFinding, ...]  # in the order of the scripts
@@ -68,8 +72,9 @@ class ScriptsLint:
 
 
 def flags_in_script(text: str) -> tuple[ScriptFlag, ...]:
-    """The flags in the order of a text, without those in comments, those of TPUs, and beginnings of
-    names (``--xla_gpu_*``).
+    """Return the flags in a text, in order.
+
+    Flags in comments, flags of TPUs and beginnings of names (``--xla_gpu_*``) are left out.
     """
     found = []
     for number, line in enumerate(text.splitlines(), start=1):
@@ -91,7 +96,14 @@ def findings_in(
     jaxlib: str,
     verdicts: Mapping[str, tuple[str, str]] | None = None,
 ) -> Iterator[ScriptFinding]:
-    """What a release says of each flag, at its place; `verdicts` as of `lint`."""
+    """Yield the findings of a release for each flag, with their places.
+
+    Args:
+        path: the script.
+        flags: its flags.
+        jaxlib: the release.
+        verdicts: as in `lint`.
+    """
     for item in flags:
         codes = _judged(path, item.flag)
         found = lint(FlagList((item.flag,)), jaxlib, verdicts)
@@ -101,7 +113,7 @@ def findings_in(
 
 
 def _judged(path: str, flag: Flag) -> Sequence[str]:
-    """The codes of findings that hold for a flag in a file."""
+    """Return the codes of findings that apply to a flag in a file."""
     if _is_filled_in(flag):
         return OF_NAMES
     if flag.value is None and path.endswith(_NAMES_FLAGS):
@@ -110,5 +122,5 @@ def _judged(path: str, flag: Flag) -> Sequence[str]:
 
 
 def _is_filled_in(flag: Flag) -> bool:
-    """Whether the value is known only when the script runs."""
+    """Whether the script computes the value at run time."""
     return flag.value is not None and _FILLED_IN.search(flag.value) is not None

@@ -1,8 +1,7 @@
-"""What every rank must have alike, since it may change the schedule: flags, and the content of
-files that they name.
+"""Settings that all ranks must share because they may change the schedule: flags and files they
+name.
 
-What this file imports needs the standard library only: the hook imports it inside the user's
-program.
+This file imports only the standard library: the hook imports it inside the user's program.
 """
 
 from __future__ import annotations
@@ -17,11 +16,12 @@ _BY_CONTENT = {PROFILE: "the profile", AUTOTUNING: "the autotuning results"}
 
 
 def shared_settings(flags: Mapping[str, str | None]) -> dict[str, str]:
-    """What flags say, in words: files by a hash of their content. What no GPU
-    program depends on is left out.
+    """Return flags in words, with a hash for the content of each file.
+
+    Flags that no GPU program depends on are left out.
 
     Args:
-        flags: values by name, without dashes; None of a bare flag.
+        flags: values by name without dashes; None for a bare flag.
     """
     values = {name: (value or "").strip("\"'") for name, value in flags.items()}
     found = {}
@@ -35,7 +35,7 @@ def shared_settings(flags: Mapping[str, str | None]) -> dict[str, str]:
 
 
 def content_of(path: str) -> str:
-    """A file, or the files of a folder, by a hash."""
+    """Return a hash of a file, or of the files in a folder."""
     top = Path(path)
     files = sorted(top.iterdir()) if top.is_dir() else [top]
     digest = hashlib.sha256()

@@ -1,1 +1,1 @@
-"""HLO modules: read, named, and as LHS saw them."""
+"""HLO modules: reading them, their names, and their form in LHS."""

@@ -1,6 +1,6 @@
 """Check a module that a reader made: unique names, and calls and sizes that a compiler can make.
 
-Everything that walks a module follows calls without looking back, and a file may hold anything.
+Other code follows calls without checks, and a file may hold anything.
 """
 
 from __future__ import annotations
@@ -14,20 +14,22 @@ from pgle.xla.hlo.module import DEEPEST, Computation, Instruction, Module
 from pgle.xla.hlo.replica_groups import Groups, groups_from_text
 from pgle.xla.hlo.trips import trip_count
 
-MOST_BYTES = (1 << 63) - 1  # of one array: XLA counts bytes in 64 bits
+MOST_BYTES = (1 << 63) - 1  # limit of one array: XLA counts bytes in 64 bits
 MOST_WORK = 100_000_000
-"""Instructions with every call followed, loops twice; the largest dumps seen so far: some 10
-million.
+"""Limit of instructions, with every call followed and loops twice. The largest dumps seen so far
+have some 10 million.
 """
 MOST_RUNS = 1 << 53
-"""Of one instruction in a step, all loops around it multiplied: beyond, a count is no exact number
-any more.
+"""Limit of runs of one instruction in a step, over all loops around it. A larger count is not exact
+as a float.
 """
 _LOOP_TIMES = 2
 
 
 def groups_in(text: str) -> Groups:
-    """Replica groups, as `groups_from_text` reads them. Malformed ones are a `UserError`."""
+    """Return replica groups as `groups_from_text` reads them. Malformed groups raise
+    `UserError`.
+    """
     try:
         return groups_from_text(text)
     except ValueError as error:
@@ -35,7 +37,7 @@ def groups_in(text: str) -> Groups:
 
 
 def checked(module: Module) -> Module:
-    """The module, with a name of its own for each instruction.
+    """Check a module, and give each instruction a unique name.
 
     Raises:
         UserError: a computation calls itself, calls are nested too deep or are too many, or an
@@ -53,11 +55,11 @@ def checked(module: Module) -> Module:
 
 
 def _own_names(module: Module) -> Mapping[str, Computation]:
-    """The computations, with names that are unique in the module.
+    """Return the computations with instruction names that are unique in the module.
 
-    Names in HLO text are of their computation (XLA's parser takes one name in two). Of instructions
-    with one name, that of the entry keeps it, else the first; others are called
-    ``computation/name``.
+    HLO text needs unique names only within a computation (XLA's parser accepts one name in two
+    computations). If instructions share a name, the one in the entry keeps it, else the first. The
+    others become ``computation/name``.
     """
     owner: dict[str, str] = {}
     again: set[str] = set()
@@ -74,7 +76,7 @@ def _own_names(module: Module) -> Mapping[str, Computation]:
 
 
 def _renamed(computation: Computation, owner: Mapping[str, str]) -> Computation:
-    """A computation in which names of other computations' instructions are changed."""
+    """Return a computation with the names of other computations' instructions replaced."""
 
     def new(name: str) -> str:
         is_own = owner.get(name) == computation.name
@@ -119,7 +121,7 @@ _LEAST_OPERANDS = {
     "transpose": 1,
     "while": 1,
 }
-"""By opcode: operands without which nothing can be said of an instruction."""
+"""Operands that an instruction needs at least, by opcode."""
 
 
 def _wrong_operands(module: Module) -> str:
@@ -147,7 +149,7 @@ def _wrong_calls(module: Module) -> str:
     depth: dict[str, int] = {}
     runs: dict[str, int] = {}
     for name in order:
-        found = calls.get(name, ())  # a computation may be named that is not there
+        found = calls.get(name, ())  # a call may name a missing computation
         work[name] = 0
         if name in module.computations:
             work[name] = len(module.computations[name].instructions)
@@ -171,7 +173,7 @@ def _wrong_calls(module: Module) -> str:
 
 
 def _calls(computation: Computation) -> list[tuple[Instruction, str]]:
-    """Each call: the instruction that calls, and the name of the called computation."""
+    """Return each call: the calling instruction and the name of the called computation."""
     found: list[tuple[Instruction, str]] = []
     for item in computation.instructions:
         found += [(item, called) for called in item.called]

@@ -1,8 +1,7 @@
-"""HLO modules from files: one, those of a folder, or all that XLA dumped of a program, with what
-LHS saw of them.
+"""HLO modules from files: one module, those of a folder, or all dumps of a program with LHS's view.
 
-Protocol buffers and HLO text are imported when a dump is read: they take a tenth of a small
-conversion.
+Protocol buffers and HLO text are imported only when a dump is read: the imports take a tenth of a
+small conversion.
 """
 
 from __future__ import annotations
@@ -30,11 +29,12 @@ def is_hlo(path: AnyPath) -> bool:
 
 
 def read_module(path: AnyPath) -> Module:
-    """One HLO module from a file: ``.hlo.pb``, text (``.txt``, ``.hlo``) or a schedule dump;
-    ``.xz``, ``.gz`` too.
+    """Read one HLO module from a file: ``.hlo.pb``, text (``.txt``, ``.hlo``) or a schedule dump.
+
+    The file may be compressed (``.xz``, ``.gz``).
     """
     if _SCHEDULE.search(path.name):
-        # imports protocol buffers, which most answers do without
+        # imports protocol buffers, which most answers do not need
         from pgle.xla.hlo.schedule_dump import read_schedule_dump
 
         return read_schedule_dump(path).module
@@ -42,7 +42,7 @@ def read_module(path: AnyPath) -> Module:
 
 
 def _read(path: AnyPath) -> bytes:
-    """The content of a file, of other text only its head."""
+    """Return the content of a file. A text that cannot be HLO raises after its head is read."""
     if _TEXT.search(path.name) and (head := read_head(path, 4096)):
         from pgle.xla.hlo.text import check_begin
 
@@ -68,12 +68,12 @@ def _module(data: bytes, path: AnyPath) -> Module:
 
 
 def read_modules(path: AnyPath) -> tuple[Module, ...]:
-    """The HLO modules of a file or of dump directories.
+    """Return the HLO modules of a file or of dump directories.
 
     Args:
-        path: a file as for `read_module`, or a directory. In a directory, at any depth, the
-            after-optimizations modules are read, each once: the proto if there is text as well, and
-            one of several processes that compiled the same (name, program id and fingerprint).
+        path: a file as for `read_module`, or a directory. In a directory, at any depth, each
+            after-optimizations module is read once. The proto wins over text. If several processes
+            compiled one module (name, program id and fingerprint), one dump is read.
 
     Returns:
         The modules in the order of their paths, dumps numbered ``module_9`` before ``module_10``.
@@ -108,7 +108,7 @@ def read_modules(path: AnyPath) -> tuple[Module, ...]:
 
 
 def read_scheduled(path: AnyPath) -> list[Module]:
-    """The modules of `read_modules` that hold a schedule of a GPU."""
+    """Return the modules of `read_modules` that hold a schedule for a GPU."""
     scheduled = [module for module in read_modules(path) if module.is_scheduled]
     found = [
         module
@@ -131,7 +131,7 @@ def read_scheduled(path: AnyPath) -> list[Module]:
 
 
 def _files(folder: AnyPath) -> Iterable[AnyPath]:
-    """The HLO files of a folder: optimized modules, or where there are none any ``.hlo.pb``."""
+    """Return the HLO files of a folder: optimized modules, or any ``.hlo.pb`` if there are none."""
     files: list[AnyPath] = [
         file
         for file in folder.rglob("*")
@@ -161,9 +161,9 @@ _FINGERPRINT = re.compile(
 
 
 def fingerprint_of(dump: AnyPath) -> str:
-    """The ``fingerprint_before_lhs`` of a dump, HloProto or HLO text; empty where it has none.
+    """Return the ``fingerprint_before_lhs`` of a dump, HloProto or HLO text; empty if it has none.
 
-    Read off the raw bytes (of a protobuf the map entry: key field 1, value field 2), so that a dump
+    It is found in the raw bytes (in a protobuf as map entry: key field 1, value field 2). So a dump
     of any size costs one search.
     """
     found = _FINGERPRINT.search(read_bytes(dump, max_bytes=MAX_HLO_BYTES))
@@ -174,14 +174,14 @@ def fingerprint_of(dump: AnyPath) -> str:
 class Dumps:
     """The HLO dumps of a program."""
 
-    paths: tuple[AnyPath, ...] = ()  # files and directories, as given
-    # after optimisation, in the order of their paths; several processes' may be mixed
+    paths: tuple[AnyPath, ...] = ()  # the given files and directories
+    # optimized modules in the order of their paths, perhaps of several processes
     modules: tuple[Module, ...] = ()
     # schedule dumps by module name
     schedules: Mapping[str, AnyPath] = field(default_factory=dict)
 
     def lhs_module(self, name: str) -> Module | None:
-        """A module as LHS saw it, from its schedule dump; None if absent."""
+        """Return a module as LHS saw it, from its schedule dump; None if absent."""
         if name not in self.schedules:
             return None
         file = self.schedules[name]
@@ -190,9 +190,7 @@ class Dumps:
 
 
 def read_dumps(paths: Sequence[AnyPath]) -> Dumps:
-    """The dumps in files and directories; schedule dumps of LHS are looked for in the same
-    folders.
-    """
+    """Read the dumps in files and directories, and LHS's schedule dumps in their folders."""
     if not paths:
         return Dumps()
     from pgle.xla.hlo.schedule_dump import find_schedule_dumps
@@ -207,7 +205,7 @@ def read_dumps(paths: Sequence[AnyPath]) -> Dumps:
 
 
 def no_match(pattern: str, names: Iterable[str]) -> UserError:
-    """The error where no module of a dump has a name that ``--module`` matches."""
+    """Return the error for a ``--module`` pattern that matches no module of a dump."""
     remedy = choices(pattern, names)
     return UserError(
         "no module of the dump matches", where=f"--module {pattern}", remedy=remedy

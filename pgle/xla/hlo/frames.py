@@ -1,15 +1,16 @@
-"""The lines of the program that made an instruction, read from a module's table of stack frames."""
+"""The source lines behind an instruction, read from a module's table of stack frames."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
 _INSTALLED = ("/site-packages/", "/dist-packages/")
-_OF_PYTHON = "/lib/python3"  # its library; packages are in a folder of it
+# folder of Python's library, which also holds installed packages
+_OF_PYTHON = "/lib/python3"
 
 
 class Frames:
-    """Stack frames by number: the place of each, and the frame that called it."""
+    """Stack frames by number: the place of each frame, and the frame that called it."""
 
     def __init__(self) -> None:
         self._places: dict[int, str] = {}
@@ -19,19 +20,21 @@ class Frames:
         """Add a frame.
 
         Args:
+            number: the frame's number.
             place: file and line, ``/src/model.py:12``.
-            caller: the number of the frame that called it; 0: none did.
+            caller: number of the calling frame; 0 if there is none.
         """
         self._places[number] = place
         self._callers[number] = caller
 
     def place(self, number: int) -> str:
-        """File and line of a frame; empty if there is none of the number."""
+        """Return file and line of a frame; empty if the number is unknown."""
         return self._places.get(number, "")
 
     def called_from(self, number: int) -> str:
-        """The innermost line that leads to a frame and is no library's; empty if it is the frame's
-        own, or if all are a library's.
+        """Return the innermost line of the user's program that leads to a frame.
+
+        It is empty if the frame itself is that line, or if all lines belong to libraries.
         """
         if not is_installed(self.place(number)):
             return ""
@@ -39,7 +42,7 @@ class Frames:
         return next(own, "")
 
     def _chain(self, number: int) -> Iterator[str]:
-        """The places of a frame and of its callers."""
+        """Yield the places of a frame and of its callers."""
         seen: set[int] = set()
         while number in self._places and number not in seen:
             seen.add(number)
@@ -48,15 +51,18 @@ class Frames:
 
 
 def is_installed(place: str) -> bool:
-    """Whether a file is of an installed package or Python's own, or no file (``<string>``)."""
+    """Whether a place is in an installed package or in Python itself, or is no file
+    (``<string>``).
+    """
     if not place or place.startswith("<"):
         return True
     return any(folder in place for folder in (*_INSTALLED, _OF_PYTHON))
 
 
 def in_package(place: str) -> str:
-    """A place without its folders: ``train.py:41``. One in an installed package keeps those of the
-    package: ``flax/linen/attention.py:132``.
+    """Return a place without its folders: ``train.py:41``.
+
+    A place in an installed package keeps the package's folders: ``flax/linen/attention.py:132``.
     """
     for folder in _INSTALLED:
         _, found, rest = place.rpartition(folder)
