@@ -6,6 +6,11 @@ null results are common (see docs). `compare` takes steps that differ by less as
 """
 
 
-def is_worth(share: float) -> bool:
-    """Whether saving this share of a step is worth an action."""
-    return share >= LEAST_GAIN
+def is_worth(part: float, of: float = 1.0) -> bool:
+    """Whether saving a part of a step is worth an action.
+
+    Args:
+        part: of the step, in the unit of `of`; without it, a share.
+        of: the step.
+    """
+    return part >= LEAST_GAIN * of

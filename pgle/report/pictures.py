@@ -47,7 +47,7 @@ def with_pictures(page: Page, found: Analysis) -> Page:
     sections = [_illustrated(item, pictures) for item in page.sections]
     waits = waits_chart(found.step)
     if waits is not None:
-        is_large = is_worth(found.step.late.us / found.step.step_us)
+        is_large = is_worth(found.step.late.us, found.step.step_us)
         heading = "Which rank the others wait for"
         new = Section("waits", heading, (waits,), open=is_large)
         keys = [item.key for item in sections]

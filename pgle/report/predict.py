@@ -120,7 +120,7 @@ def _predict_notes(found: Predicted, grouped: Sequence[ExposedGroup]) -> Iterato
     step_us = prediction.step_us
     yield from exposed_notes(grouped, max(step_us, 1e-9))
     yield account.contention_note(found.account)
-    if prediction.skew_us and is_worth(prediction.skew_us / step_us):
+    if prediction.skew_us and is_worth(prediction.skew_us, step_us):
         yield f"{figures.time(prediction.skew_us)} are waits for the slowest rank"
     yield from map(_uncertain_line, prediction.uncertain[:1])
 

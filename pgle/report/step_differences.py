@@ -61,7 +61,7 @@ def difference_notes(found: Differences) -> Iterator[str]:
             f"±{least}, as two launches of one program differ so much."
         )
     before_us, after_us = found.late_us
-    if is_worth(abs(after_us - before_us) / found.before.step_us):
+    if is_worth(abs(after_us - before_us), found.before.step_us):
         rank = printable(found.late_rank) or "the last rank, each time another one"
         before = figures.time(before_us)
         yield f"Other ranks wait {figures.time(after_us)} for {rank}; before: {before}."

@@ -420,7 +420,7 @@ def holds_up(trial: Trial, pgle: Trial) -> bool:
     ):
         return False
     return (
-        is_worth(1 - trial.step_us / pgle.step_us)
+        is_worth(pgle.step_us - trial.step_us, pgle.step_us)
         and judge(trial.worlds_us, pgle.worlds_us).accepted
     )
 
@@ -433,10 +433,11 @@ def best(current: Trial, trials: Sequence[Trial]) -> Trial:
 
 def nothing_to_gain(pgle: Prediction) -> bool:
     """Whether nothing can be gained: at the shortest step, or next to nothing is exposed."""
-    step = max(pgle.step_us, 1e-9)
+    step_us = max(pgle.step_us, 1e-9)
     breakdown = pgle.timeline.breakdown
-    exposed = (breakdown.exposed_communication_us + breakdown.exposed_copy_us) / step
-    return not (is_worth(exposed) and is_worth(1 - pgle.shortest_us / step))
+    exposed_us = breakdown.exposed_communication_us + breakdown.exposed_copy_us
+    left_us = step_us - pgle.shortest_us
+    return not (is_worth(exposed_us, step_us) and is_worth(left_us, step_us))
 
 
 Setting = tuple[Flags, str]
@@ -551,8 +552,8 @@ def _is_at_shortest(trial: Trial, shortest_us: float) -> bool:
     step_us = trial.step_us or 0.0
     if step_us < shortest_us or step_us <= 0:
         return False
-    left = 1 - shortest_us / step_us
-    return not (is_worth(left) and is_worth(trial.exposed_us / step_us))
+    left_us = step_us - shortest_us
+    return not (is_worth(left_us, step_us) and is_worth(trial.exposed_us, step_us))
 
 
 def _is_between_alike(flags: Flags, number: str, made: Sequence[Trial]) -> bool:

@@ -52,7 +52,7 @@ def find_levers(step: StepCosts) -> tuple[Opportunity, ...]:
         item = lever(step, flow)
         if item is None:
             continue
-        if item.instructions and not is_worth(item.at_stake_us / step.step_us):
+        if item.instructions and not is_worth(item.at_stake_us, step.step_us):
             continue
         found.append(item)
         step = step.without(item.instructions)

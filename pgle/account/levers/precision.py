@@ -121,13 +121,12 @@ _BF16 = (
 
 def _slow_products(step: StepCosts, flow: Flow) -> Sequence[_Slow]:
     """Kernels with f32 products that other inputs would shorten."""
-    by_kernel: dict[str, dict[str, Matmul]] = {}
+    by_kernel: dict[str, list[Matmul]] = {}
     for name, size in (*flow.products.items(), *flow.convolutions.items()):
         if size.arithmetic.family in _SLOW and size.dtype in _SLOW:
-            by_kernel.setdefault(flow.kernel[name], {})[name] = size
+            by_kernel.setdefault(flow.kernel[name], []).append(size)
     found = []
-    for kernel, multiplied in by_kernel.items():
-        sizes = multiplied.values()
+    for kernel, sizes in by_kernel.items():
         times = step.count.get(kernel, 0.0)
         now_us = step.us.get(kernel, 0.0)
         others = [_faster(size) for size in sizes]

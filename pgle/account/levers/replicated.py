@@ -10,7 +10,6 @@ from math import fsum
 from pgle.account.levers.alike import Alike
 from pgle.account.levers.flow import Flow
 from pgle.account.levers.places import places, taken_us
-from pgle.account.levers.retyped import sizes, state_sizes
 from pgle.account.levers.savings import between_kernels_us
 from pgle.account.step_costs import StepCosts
 from pgle.account.value import (
@@ -22,7 +21,7 @@ from pgle.account.value import (
 )
 from pgle.errors import in_words, many
 from pgle.xla.collectives import collective_kind
-from pgle.xla.hlo.module import Module
+from pgle.xla.hlo.module import Module, Shape
 from pgle.xla.matrix_products import is_product
 
 
@@ -39,11 +38,11 @@ def find(step: StepCosts, flow: Flow) -> Opportunity | None:
     if not products:
         return None
     bodies = {module.instructions[name].computation for name in products}
-    state = state_sizes(module)
+    state = _state_sizes(module)
     divided = list(products)
     for name in copies.keys() - {*products}:
         item = module.instructions[name]
-        if item.computation in bodies and state.isdisjoint(sizes(item.shape)):
+        if item.computation in bodies and state.isdisjoint(_sizes(item.shape)):
             divided.append(name)
     expected_us = _saved_us(step, copies, divided)
     where = places(step, products)
@@ -133,3 +132,20 @@ def _copies(step: StepCosts, flow: Flow) -> Mapping[str, int]:
 def _saved_us(step: StepCosts, copies: Mapping[str, int], kernels: list[str]) -> float:
     """What kernels save of a step, whatever their order, if each device computes its own part."""
     return fsum(step.us[name] * (1 - 1 / copies[name]) for name in kernels)
+
+
+def _state_sizes(module: Module) -> set[tuple[int, ...]]:
+    """The sizes of arrays that the step takes and returns: parameters, and their gradients."""
+    entry = module.entry_computation
+    taken: set[tuple[int, ...]] = set()
+    for item in entry.instructions:
+        if item.opcode == "parameter":
+            taken.update(_sizes(item.shape))
+    return taken.intersection(_sizes(module.instructions[entry.root].shape))
+
+
+def _sizes(shape: Shape) -> Iterator[tuple[int, ...]]:
+    """The sizes of an array with axes, or of those in a tuple."""
+    for each in shape.arrays:
+        if each.dimensions:
+            yield each.dimensions

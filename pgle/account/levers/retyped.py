@@ -273,20 +273,3 @@ def _cast(parameter: Instruction) -> Instruction:
         computation=parameter.computation,
         operands=(parameter.name,),
     )
-
-
-def state_sizes(module: Module) -> set[tuple[int, ...]]:
-    """The sizes of arrays that the step takes and returns: parameters, and their gradients."""
-    entry = module.entry_computation
-    taken: set[tuple[int, ...]] = set()
-    for item in entry.instructions:
-        if item.opcode == "parameter":
-            taken.update(sizes(item.shape))
-    return taken.intersection(sizes(module.instructions[entry.root].shape))
-
-
-def sizes(shape: Shape) -> Iterator[tuple[int, ...]]:
-    """The sizes of an array with axes, or of those in a tuple."""
-    for each in shape.arrays:
-        if each.dimensions:
-            yield each.dimensions
