@@ -321,7 +321,7 @@ class CaptureRecord:
         self._about["compiling"] = ""
         if name:
             function = re.search(r"_jit_(.+)_compile\.mlir$", name)
-            if function and jax_private.is_of_jax(function.group(1)):
+            if function and jax_private.is_of_jax(function.group(1), source):
                 self.note("of_jax", name)
                 if jax_private.is_written_in_jax(source):
                     self.note("in_jax", name)

@@ -198,13 +198,14 @@ def optimised_found(on_found):
     watch(profiler, "disable", before=lambda this: on_found())
 
 
-def is_of_jax(name):
-    """Whether a module of this name, which is being compiled, may be of jax's own: an operation
-    outside jit, or a function that jax jits.
+def is_of_jax(name, source):
+    """Whether a module may be of jax's own: an operation outside jit, or a function that jax jits.
+
+    Args:
+        name: of the function that was compiled.
+        source: where that is written, as of `function_of`; empty: not known.
     """
-    function = jitted_now()
-    home = getattr(function, "__module__", None) or "jax."
-    if not home.startswith("jax."):
+    if source and not is_written_in_jax(source):
         return False
     jax = sys.modules["jax"]
     if callable(getattr(jax.lax, name, None)) or callable(
@@ -218,17 +219,6 @@ def is_of_jax(name):
         if path.startswith("jax._src.") and module
     ]
     return any(isinstance(vars(module).get(name), jitted) for module in inner)
-
-
-def jitted_now():
-    """The function that the innermost call of a jitted function compiles; None if unknown."""
-    frame = sys._getframe()
-    while frame is not None:
-        code = frame.f_code
-        if code.co_name == "cache_miss" and code.co_filename.endswith("pjit.py"):
-            return frame.f_locals.get("fun")
-        frame = frame.f_back
-    return None
 
 
 def lowering():
