@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from dataclasses import replace
 
 import numpy as np
 
@@ -228,7 +229,15 @@ def _step_costs(step: MeasuredStep, basis: Basis) -> StepCosts | None:
         for item in step.compute
         if item.instruction is not None
     ]
-    return StepCosts(
+    moved = [
+        (item.instruction.name, item)
+        for item in step.collectives
+        if item.instruction is not None
+    ]
+    # no edit of the program shortens a wait for the last rank
+    exposed_us = {name: item.transfer_exposed_us for name, item in moved}
+    moved_us = {name: item.count * item.time_us for name, item in moved}
+    costs = StepCosts(
         module=module,
         hardware=hardware,
         step_us=step.step_us,
@@ -238,3 +247,4 @@ def _step_costs(step: MeasuredStep, basis: Basis) -> StepCosts | None:
         peak_bytes=None if memory is None else memory.plan.peak_bytes,
         limit_bytes=None if memory is None else memory.limit_bytes,
     )
+    return replace(costs, exposed_us=exposed_us, communication_us=moved_us)
