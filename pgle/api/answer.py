@@ -17,6 +17,9 @@ from pgle.requests.given import StrPath
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
 
+    from pgle.run.directory.directory import RunDirectory
+    from pgle.xla.log.verdict import Bounds
+
 R = TypeVar("R")
 Result = TypeVar("Result", covariant=True)
 
@@ -82,3 +85,20 @@ def answer(
     """The answer of a command, whose name is in the document's schema."""
     named = {"schema": f"pgle.{command}/{version}", **text.plain(document)}
     return Answer(result, page, named, ok, exit_code)
+
+
+def keep_met(run: RunDirectory | None, bounds: Bounds) -> None:
+    """Keep bounds that a profile meets for later answers on its run directory, if somebody asked
+    for others than the default.
+
+    Args:
+        run: None: the profile is of none, and nothing is kept.
+        bounds: what it had to cover.
+    """
+    if run is None:
+        return
+    from pgle.run.directory.manifest import keep_bounds
+    from pgle.xla.log.verdict import BOUNDS
+
+    if bounds != BOUNDS:
+        keep_bounds(run.path, bounds.time, bounds.collectives)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from pgle.api.answer import Answer, answer
+from pgle.api.answer import Answer, answer, keep_met
 from pgle.errors import some
 from pgle.report import text
 from pgle.requests.function import answers
@@ -21,7 +21,7 @@ def confirm(request: Confirm) -> Answer[LogVerdict]:
     """Whether a run used the profile, by its XLA log, as `pgle confirm`."""
     from pgle.costs.profile.files import read_profile
     from pgle.report import confirm as report
-    from pgle.report.next_steps import after_confirmation
+    from pgle.report.next_steps import after_confirmation, run_of_log
     from pgle.run.confirm import ConfirmRequest, check_log, confirm
     from pgle.xla.log.verdict import Bounds, ProfileUse
 
@@ -43,10 +43,10 @@ def confirm(request: Confirm) -> Answer[LogVerdict]:
     with text.progress("reading log") as advance:
         found = confirm(asked, progress=advance)
     name = some(map(str, paths), 2)
-    page = report.confirm_page(
-        name, found, after_confirmation(path, found, asked.bounds)
-    )
     ok = found.main.verdict is ProfileUse.USED
+    if ok:
+        keep_met(run_of_log(path), asked.bounds)
+    page = report.confirm_page(name, found, after_confirmation(path, found))
     return answer("confirm", found, page, report.confirm_document(found), ok)
 
 

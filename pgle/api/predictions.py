@@ -168,10 +168,11 @@ def tune(request: Tune) -> Answer[Tuning]:
             advise=advise_line(command),
             run=launch.run if command.is_as_it_ran else None,
         )
-        out = given.out
-        path = write_page(out, report.tune_page(found, out), force=True)
-    page = report.tune_page(found, out, path)
-    document = report.document(found, out, path)
+        following = report.commands(found, given.out)
+        page = report.tune_page(found, following)
+        path = write_page(given.out, page, force=True)
+    page = report.tune_page(found, following, path)
+    document = report.document(found, following, path)
     return answer("tune", found, page, document, found.good)
 
 

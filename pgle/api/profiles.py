@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from pgle.api.answer import Answer, answer
+from pgle.api.answer import Answer, answer, keep_met
 from pgle.next import Commands
 from pgle.report import text
 from pgle.requests.function import answers
@@ -35,7 +35,7 @@ def convert(request: Convert) -> Answer[Conversion]:
 def verify(request: Verify) -> Answer[Coverage]:
     """Hold a profile against an HLO module, as `pgle verify`."""
     from pgle.report import verify as report
-    from pgle.report.next_steps import after_verification
+    from pgle.report.next_steps import after_verification, run_of_profile
     from pgle.run.coverage import verify
     from pgle.xla.log.verdict import Bounds
 
@@ -44,6 +44,9 @@ def verify(request: Verify) -> Answer[Coverage]:
     bounds = Bounds(request.min_time_coverage, request.min_collectives)
     found = verify(request.profile, hlo, module=request.module)
     ok = found.is_ok(bounds)
-    following = after_verification(request.profile, hlo, bounds) if ok and hlo else ()
+    following: Commands = ()
+    if ok and hlo:
+        keep_met(run_of_profile(request.profile), bounds)
+        following = after_verification(request.profile, hlo)
     page = report.verify_page(name, found, bounds, following)
     return answer("verify", found, page, report.document(name, found, bounds), ok)

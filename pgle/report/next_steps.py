@@ -14,7 +14,7 @@ from pgle.run.directory.directory import RunDirectory, stage_of
 if TYPE_CHECKING:
     from pgle.account.value import Shown
     from pgle.steps.compare import Comparison, LimitCheck
-    from pgle.xla.log.verdict import Bounds, LogVerdict
+    from pgle.xla.log.verdict import LogVerdict
 
 DUMP = "DUMP"  # the HLO dump of a job, if none was named
 
@@ -56,15 +56,10 @@ def after_conversion(profile: AnyPath, hlo: Sequence[AnyPath]) -> Commands:
     return (Next.of("verify", profile, *dumps),)
 
 
-def after_verification(
-    profile: AnyPath, hlo: Sequence[AnyPath], bounds: Bounds
-) -> Commands:
-    """Run with a profile that fits; outside a run directory predict its effect first. Bounds that
-    the profile meets hold for all later answers on its run directory.
-    """
-    run = _run_of_profile(profile)
+def after_verification(profile: AnyPath, hlo: Sequence[AnyPath]) -> Commands:
+    """Run with a profile that fits; outside a run directory predict its effect first."""
+    run = run_of_profile(profile)
     if run is not None:
-        _keep_loose(run, bounds)
         return way_in_run(run)
     return (Next.of("predict", hlo[0], "--profile", profile),)
 
@@ -73,7 +68,7 @@ def in_run_of(profile: AnyPath, commands: Commands) -> Commands:
     """The same commands; one that profiles a program does so as the run directory of a profile
     recorded it.
     """
-    run = _run_of_profile(profile)
+    run = run_of_profile(profile)
     if run is None:
         return commands
     from pgle.run.inputs.next_command import launch_of
@@ -99,7 +94,7 @@ def after_summary(
     """
     from pgle.run.inputs.folder import dump_near
 
-    run = _run_of_profile(profile)
+    run = run_of_profile(profile)
     dump = None
     if run is not None:
         dump = run.dump_to_cover
@@ -108,15 +103,13 @@ def after_summary(
     return (NO_DUMP,) if dump is None else after_conversion(profile, [Path(dump)])
 
 
-def after_confirmation(log: AnyPath, found: LogVerdict, bounds: Bounds) -> Commands:
+def after_confirmation(log: AnyPath, found: LogVerdict) -> Commands:
     """Ask whether it is faster; a profile that was not used is checked first, in a run directory by
     what all answers on it know.
     """
-    stage = stage_of(log) or stage_of(log.parent)
-    if stage is not None:
-        if found.main.verdict == "used":
-            _keep_loose(stage.run, bounds)
-        return way_in_run(stage.run)
+    run = run_of_log(log)
+    if run is not None:
+        return way_in_run(run)
     if found.main.verdict != "used":
         unknown = Sentence.todo("see what the log says of the profile")
         return (found.main.remedy or unknown,)
@@ -168,17 +161,13 @@ def after_lint(flags: Sequence[str], file: str | None, *, clean: bool) -> Comman
     return (Sentence.of("no error; what they do is shown by ", command),)
 
 
-def _keep_loose(run: RunDirectory, bounds: Bounds) -> None:
-    """Keep bounds that are met and that somebody asked for."""
-    # a module outside of a run directory is answered without its records
-    from pgle.run.directory.manifest import keep_bounds
-    from pgle.xla.log.verdict import BOUNDS
-
-    if bounds != BOUNDS:
-        keep_bounds(run.path, bounds.time, bounds.collectives)
+def run_of_log(log: AnyPath) -> RunDirectory | None:
+    """The run directory that a log, or a folder with one, belongs to; None if it is of none."""
+    stage = stage_of(log) or stage_of(log.parent)
+    return None if stage is None else stage.run
 
 
-def _run_of_profile(profile: AnyPath) -> RunDirectory | None:
+def run_of_profile(profile: AnyPath) -> RunDirectory | None:
     """The run directory that a profile belongs to; None if it is not the profile of one."""
     path = Path(str(profile))
     run = RunDirectory(path.parent)

@@ -70,12 +70,12 @@ class DrawnSide:
     groups: tuple[ExposedGroup, ...]
 
 
-def tune_page(found: Tuning, out: Path, picture: Path | None = None) -> Page:
+def tune_page(found: Tuning, following: Commands, picture: Path | None = None) -> Page:
     """The flags that were found, ready to paste, or why there are none.
 
     Args:
         found: the search.
-        out: its folder.
+        following: what to type next, by `commands`.
         picture: where the page is; None: this makes the page itself.
     """
     sides = _drawn_sides(found)
@@ -83,7 +83,6 @@ def tune_page(found: Tuning, out: Path, picture: Path | None = None) -> Page:
     actions = _actions(found, sides[1].schedule)
     notes = tuple(_notes(found, sides, picture))
     parts = tuple(_sections(found, sides))
-    way = to_way(commands(found, out))
     return Page(
         title=f"pgle tune: {found.pgle.module.name}",
         identity=_identity(found),
@@ -94,7 +93,7 @@ def tune_page(found: Tuning, out: Path, picture: Path | None = None) -> Page:
         notes=notes,
         actions=actions,
         sections=parts,
-        way=way,
+        way=to_way(following),
         warnings=(*found.refused, *found.warnings),
         tiles=_tiles(sides),
         about=_about(found),
@@ -556,14 +555,14 @@ class TuneDocument(Document):
     warnings: tuple[str, ...]
 
 
-def document(found: Tuning, out: Path, page: Path) -> TuneDocument:
+def document(found: Tuning, following: Commands, page: Path) -> TuneDocument:
     """What the search has found, and what it proved."""
     tuned = found.tuned.trial
     without = {
         flag: _trial_document(found, trial) for flag, trial in found.without.items()
     }
     public = {name: effects_of(name, value) for name, value in tuned.flags.items()}
-    follows = text.in_lines(why_next(found), *commands(found, out))
+    follows = text.in_lines(why_next(found), *following)
     return TuneDocument.of_value(
         *(found, tuned, found.tuned.prediction),
         head=_head_document(found),

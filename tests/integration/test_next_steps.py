@@ -42,7 +42,6 @@ from pgle.run.rehearse_program import (
 from pgle.run.stages.stage import StageRequest
 from pgle.schedule.predict import Gain
 from pgle.steps.verdict import Verdict
-from pgle.xla.log.verdict import BOUNDS
 
 ROOT = Path(__file__).parents[2]
 PROGRAM = ("python", "train.py", "--name", "two words")
@@ -196,7 +195,7 @@ def test_a_profile_that_was_not_used_is_neither_kept_nor_proved(
     assert str(end).startswith("XLA did not use the profile; ")
     use: Any = SimpleNamespace(main=SimpleNamespace(verdict="not-used"))
     record_comparison(run, found)
-    assert report.after_confirmation(run.path, use, BOUNDS) == (end,)
+    assert report.after_confirmation(run.path, use) == (end,)
 
 
 @pytest.mark.parametrize(
@@ -291,14 +290,14 @@ def after_results(run: RunDirectory) -> Iterator[Next]:
     for profile in (run.profile, Path("my profile.pb")):
         for hlo in ((), (Path("dump"), Path("b"))):
             yield from report.after_conversion(profile, hlo)
-        yield from report.after_verification(profile, (Path("dump"),), BOUNDS)
+        yield from report.after_verification(profile, (Path("dump"),))
         yield from report.after_summary(profile)
     for verdict, name in (("used", ""), ("not-used", "a b.pbtxt"), ("cannot-tell", "")):
         use: Any = SimpleNamespace(
             main=SimpleNamespace(verdict=verdict, profile=name, remedy=None)
         )
-        yield from report.after_confirmation(Path("a.log"), use, BOUNDS)
-        yield from report.after_confirmation(run.path / "perf", use, BOUNDS)
+        yield from report.after_confirmation(Path("a.log"), use)
+        yield from report.after_confirmation(run.path / "perf", use)
     yield from report.after_entry(Path("perf/a history.jsonl"))
     yield from report.after_lint(("--xla_a=1 2",), None, clean=True)
     for folder, traces in (
