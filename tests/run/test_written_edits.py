@@ -166,6 +166,21 @@ WRITTEN_OUT = {
         "{}",
     ),
     "mask": (SEGMENTS, VALUES.format(f"jnp.where(mask, {SCORES}, -1e9)"), "{}"),
+    "mask of numbers": (
+        f"{SEGMENTS}    mask = mask.astype(jnp.float32)\n",
+        VALUES.format(f"jnp.where(mask, {SCORES}, -1e9)"),
+        "{}",
+    ),
+    "formula with dots": (
+        "",
+        f'jnp.einsum("...htT,...Thd->...thd", jax.nn.softmax({SCORES}, -1), v)',
+        "{}",
+    ),
+    "formula with blanks": (
+        "",
+        f'jnp.einsum("b h q k, b k h d -> b q h d", jax.nn.softmax({SCORES}, -1), v)',
+        "{}",
+    ),
     "keys transposed": (
         f"{HEADS_FIRST}    k = k.mT\n",
         "jax.nn.softmax(q @ k, -1) @ v",

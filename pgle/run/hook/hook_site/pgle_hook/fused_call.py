@@ -14,7 +14,8 @@ from pgle_hook.records import is_own
 MAPPED = "vmap("  # in the name of an operation, once for each `jax.vmap` around it
 OVER_HEADS = "write it in place of jax.vmap over heads"
 
-_FORMULA = re.compile(r"(\w+),(\w+)->(\w+)\)*$")  # of `jnp.einsum`, in the same name
+_FORMULA = re.compile(r"[\w.\s]+,[\w.\s]+(->[\w.\s]*)?\)*$")
+"""What `jnp.einsum` was given, in the same name: ``bhqk,bkhd->bqhd``, ``...qk, ...kd``."""
 
 
 def described(jax, found, nodes):
@@ -128,7 +129,9 @@ class _Written:
         text = self._moved(name, self._there(mask.names), order)
         if mask.is_added:
             text = "(%s == 0)" % text
-        elif mask.hides:
+        elif mask.is_of_numbers:  # `jnp.where` takes them, jax's call does not
+            text += ".astype(bool)"
+        if mask.hides and not mask.is_added:
             text = "~" + text
         sizes = [self._found.count(each) for each in order]
         if not self._mapped.isdisjoint(counted):  # jax wants all heads of a mapped mask

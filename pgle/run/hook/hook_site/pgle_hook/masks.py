@@ -51,6 +51,7 @@ class Mask:
         self.names = names  # of its axes
         self.hides = hides  # whether true hides
         self.is_added = is_added  # a bias: zero where it shows
+        self.is_of_numbers = False  # the program has it as zeros and ones
 
     def shown(self, array):
         """Where it shows a key, from what its value is."""
@@ -59,7 +60,9 @@ class Mask:
     def of(self, value, names, hides=None):
         """Another one, of truth values; names as of `names_of`."""
         hides = self.hides if hides is None else hides
-        return Mask(value, names_of(value, names), hides)
+        other = Mask(value, names_of(value, names), hides)
+        other.is_of_numbers = self.is_of_numbers
+        return other
 
 
 def names_of(value, names):
@@ -368,6 +371,7 @@ class Masking:
             is_one_shown = one
         else:
             return []
+        mask.is_of_numbers = True
         bits = self._bits(node.ins[0], mask.names)
         hides = mask.hides == is_one_shown
         if bits is None or (hides and len(bits) > 1):
