@@ -1,5 +1,5 @@
-"""What no schedule of a module's instructions can beat: by their costs, and by what the GPU and its
-links allow.
+"""Lower bounds of the step over all schedules of a module's instructions: by their costs, and by
+the peaks of the GPU and its links.
 """
 
 from __future__ import annotations
@@ -25,20 +25,20 @@ from pgle.xla.targets import Hardware
 from pgle.xla.vendors import maker_of
 
 LATENCY_SHARE = 0.5
-"""Part of a step that launches, at CUDA's public figure, and latencies of collectives take, from
-which on they decide how long the step is.
+"""Launches and latencies of collectives may decide the length of a step if they take more than this
+share. Launches count with CUDA's public figure.
 """
 
 
 def latency_decides(
     program: Program, timeline: Timeline, hardware: Hardware, host_us: float
 ) -> str:
-    """Why a step is a lower bound if nobody published what a launch of the vendor takes.
+    """Why a step is a lower bound, if the time of a launch on the vendor's GPU is not public.
 
-    It is empty if launches are known, or if kernels and collectives are long enough.
+    It is empty if that time is known, or if kernels and collectives are long enough.
 
     Args:
-        host_us: the time of a launch that the timeline takes.
+        host_us: the time of one launch that the timeline assumes.
     """
     if maker_of(hardware).knows_launches:
         return ""
@@ -48,7 +48,7 @@ def latency_decides(
     for op in program.ops:
         times = executions.get(op.name, 0)
         launches += op.kernels * times
-        if op.stream is Stream.COMMUNICATION:  # the links carry it in `least_us`
+        if op.stream is Stream.COMMUNICATION:  # `least_us` is the time on the links
             waits_us += max(op.cost_us - op.least_us, 0.0) * times
     half_us = LATENCY_SHARE * timeline.step_us
     if launches * host_us > half_us:
@@ -65,16 +65,16 @@ def shortest_step_us(
     breakdown: Breakdown | None = None,
     slower: float = 1.0,
 ) -> float:
-    """A lower bound of the step of any schedule of a module, in microseconds; XLA need not be able
-    to reach it.
+    """A lower bound of the step over all schedules of a module, in microseconds. XLA may not be
+    able to reach it.
 
-    A loop's iterations follow each other, and the loop is compute to its surroundings.
+    Iterations of a loop run one after another. To the instructions around it, a loop is compute.
 
     Args:
-        breakdown: of a schedule of the module: hiding can save what it exposes, not the time in
-            which nothing runs.
-        slower: times as long as alone that kernels take at least while they hide a collective: of a
-            hidden microsecond 1 / `slower` is saved.
+        breakdown: the time of one schedule. Hiding can save its exposed time, but not its idle
+            time.
+        slower: the smallest contention factor of kernels that hide a collective. Hiding one
+            microsecond saves 1 / `slower`.
     """
     bounds = _Bounds(module, program, lambda op: op.cost_us, launch.gap_us)
     bound = bounds.of(program.entry)
@@ -85,14 +85,20 @@ def shortest_step_us(
 
 
 def _least_of(module: Module, op: Op, hardware: Hardware) -> float:
-    """What the GPU allows at least; where hosts end was perhaps another when it was measured."""
+    """The least time of an op on the GPU, in microseconds.
+
+    For a measured cost, all devices count as on one host, since the measured run may have placed
+    them otherwise.
+    """
     if op.origin is Origin.ESTIMATED or not op.kind:
         return op.least_us
     return least_us(module, module.instructions[op.name], hardware, hosts=False)
 
 
 def gpu_least_us(module: Module, program: Program, hardware: Hardware) -> float:
-    """What no schedule of a program can beat: what the GPU's peaks and its links allow."""
+    """A lower bound of the step by the GPU's peaks and its links, in microseconds. No schedule of
+    the program can be shorter.
+    """
     least = {op.name: _least_of(module, op, hardware) for op in program.ops}
     return _Bounds(
         module, program, lambda op: least[op.name], 0.0, shares_links=True
@@ -102,8 +108,9 @@ def gpu_least_us(module: Module, program: Program, hardware: Hardware) -> float:
 def too_short(
     module: Module, program: Program, timeline: Timeline, hardware: Hardware
 ) -> Iterator[str]:
-    """That costs make a step which the GPU cannot reach, with the instruction that falls shortest
-    of its bound.
+    """Warn if the costs make a step that is shorter than the GPU can reach.
+
+    The warning names the instruction whose cost is furthest below its bound.
     """
     simulated_us = float(timeline.end_us.max(initial=0.0))
     if simulated_us >= program.least_us * (1 - ROUNDING):
@@ -130,15 +137,15 @@ class _Bounds:
     module: Module  # what the program was read from
     program: Program
     cost: Callable[[Op], float]  # microseconds of one execution of an op
-    gap_us: float  # before each kernel
+    gap_us: float  # gap before each kernel
     shares_links: bool = (
-        False  # collectives and transfers between two devices have the same links
+        False  # whether collectives and transfers between two devices share links
     )
     known: dict[str, float] = field(default_factory=dict)
     queues: dict[str, Mapping[str, float]] = field(default_factory=dict)
 
     def of(self, name: str) -> float:
-        """The bound of one computation with all that it calls."""
+        """The bound of one computation and all that it calls, in microseconds."""
         if name in self.known:
             return self.known[name]
         ops = {op.name: op for op in self.program.computations.get(name, ())}
@@ -174,8 +181,8 @@ class _Bounds:
         )
 
     def _queued(self, name: str) -> Mapping[str, float]:
-        """Time of each queue except compute, loops included; branches do not count, since another
-        may be taken.
+        """Microseconds of each queue except compute. All iterations of loops count. Branches do
+        not count, since the program may take another one.
         """
         if name in self.queues:
             return self.queues[name]
@@ -194,10 +201,15 @@ class _Bounds:
 def _longest_chain(
     module: Module, name: str, ops: Mapping[str, Op], us: Mapping[str, float]
 ) -> float:
-    """Longest path through operands and control dependencies, without launch gaps; `us` by op."""
+    """Microseconds of the longest path through operands and control dependencies, without launch
+    gaps.
+
+    Args:
+        us: microseconds by name of the op.
+    """
     computation = module.computations.get(name)
     finish: dict[str, float] = {}
-    arrival: dict[str, float] = {}  # of what an async start began
+    arrival: dict[str, float] = {}  # when the work of an async start ends
     for item in computation.instructions if computation is not None else ():
         before = (*item.operands, *item.control_predecessors)
         ready = max((finish.get(other, 0.0) for other in before), default=0.0)

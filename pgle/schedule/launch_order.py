@@ -1,7 +1,7 @@
 """The order in which a scheduled module starts its collectives.
 
-What this file imports needs the standard library only: the hook imports it inside the user's
-program, whose interpreter need not have pgle's other dependencies.
+This file and its imports need only the standard library. The hook imports it inside the user's
+program, whose interpreter may lack pgle's other dependencies.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _CALLERS = ("call", "conditional")
 
 
 def launch_order(module: Module) -> Launches:
-    """The order of a scheduled module."""
+    """The order in which a scheduled module starts its collectives."""
     computations = {
         name: _lines(module, computation.instructions)
         for name, computation in module.computations.items()
@@ -35,7 +35,7 @@ def launch_order(module: Module) -> Launches:
 
 
 def launches_in(text: str) -> Launches:
-    """The order of a module in HLO text, as XLA prints a compiled one."""
+    """The order of a compiled module, from its HLO text as XLA prints it."""
     return launch_order(module_from_text(text.encode(), "HLO text"))
 
 
@@ -45,7 +45,7 @@ def _lines(module: Module, instructions: tuple[Instruction, ...]) -> list[Line]:
 
 
 def _line(module: Module, item: Instruction) -> Line | None:
-    """What the order depends on in an instruction; None: nothing."""
+    """The part of an instruction that the order depends on; None if it does not matter."""
     if item.opcode == "while":
         body, condition = item.called[:2]
         trips = trip_count(module, item)

@@ -1,7 +1,7 @@
 """In which order a program starts its collectives, and whether programs that run together agree.
 
-What this file imports needs the standard library only: the hook imports it inside the user's
-program, whose interpreter need not have pgle's other dependencies.
+This file and its imports need only the standard library. The hook imports it inside the user's
+program, whose interpreter may lack pgle's other dependencies.
 
 A rank runs one program on its devices. A communicator matches the collectives of its members by
 the order in which each member starts them (NCCL user guide, "Group calls" and "Concurrency between
@@ -23,21 +23,23 @@ from typing import NamedTuple
 from pgle.errors import some
 
 MOST_EVENTS = 200_000
-"""Events of a program that are looked at; a loop that would bring more is cut."""
+"""pgle looks at this many events of a program at most. It cuts a loop that would bring more."""
 MOST_MOVES = 2_000_000
-"""Events of all devices together of which the progress is followed."""
+"""`_Waits` follows this many events at most, of all devices together."""
 
 MAIN = "main"  # the stream of the compute, on which synchronous collectives run
 COLLECTIVES = "collectives"  # the stream of asynchronous collectives
 PAIRS = "pairs"  # the stream of transfers between pairs of devices
-ANY = ""  # transfers that wait for nothing before them
+ANY = ""  # sends and receives, which wait for no earlier collective
 
 POINT_TO_POINT = ("collective-permute", "send", "recv")
-"""Kinds that move data between pairs of devices; `Collective.groups` are (source, target)."""
+"""Kinds that move data between pairs of devices. `Collective.groups` holds (source, target) pairs
+for them.
+"""
 
 UNEXPLAINED = "no known setting differs: compare the program, the jaxlib and the autotuning results"
 HANG = "hang"
-MIX = "mix"  # kinds, sizes and groups agree at every place, the data do not
+MIX = "mix"  # kinds, sizes and groups agree at every place, but the data differ
 
 
 def lane(kind: str, role: str) -> str:
@@ -57,14 +59,17 @@ class Collective(NamedTuple):
 
     kind: str  # ``all-gather``
     shape: str  # of its result: ``bf16[8,128]``
-    groups: tuple[tuple[int, ...], ...]  # devices; of `POINT_TO_POINT` pairs
+    # devices of each group; (source, target) for `POINT_TO_POINT`
+    groups: tuple[tuple[int, ...], ...]
     lane: str  # the stream that it waits on
-    label: str = ""  # what the program calls it
-    channel: int = 0  # as XLA numbers it; 0: not
+    label: str = ""  # its name in the program (``op_name``)
+    channel: int = 0  # XLA's channel id; 0 if it has none
 
     @property
     def work(self) -> tuple[object, ...]:
-        """Equal for two collectives that NCCL matches: it knows sizes, and no shapes."""
+        """A key that is equal for two collectives that NCCL matches. NCCL compares sizes, not
+        shapes.
+        """
         kind = self.kind in POINT_TO_POINT or self.kind
         sizes = [
             (dtype, prod(map(int, filter(None, dimensions.split(",")))))
@@ -81,42 +86,42 @@ class Collective(NamedTuple):
 
 
 class Line(NamedTuple):
-    """One instruction, as far as the order depends on it."""
+    """The part of one instruction that the order depends on."""
 
     name: str
     role: str  # ``sync``, ``start``, ``done``, ``loop``, ``call`` or ``async``
-    collective: Collective | None = None  # of a sync or a start
-    # computations: condition and body of a loop
+    collective: Collective | None = None  # only a sync or a start has one
+    # names of computations; for a loop its condition, then its body
     called: tuple[str, ...] = ()
-    trips: int | None = None  # of a loop; None: unknown
-    operand: str = ""  # of a done: what it waits for
+    trips: int | None = None  # iterations of a loop; None if unknown
+    operand: str = ""  # for a done, the name of the start that it waits for
 
 
 class Launches(NamedTuple):
-    """The order of a program."""
+    """The order in which a program starts its collectives."""
 
-    devices: int
+    devices: int  # how many run the program together
     collectives: tuple[Collective, ...]
-    # 2 × index: a collective starts; one more: the program waits for it
+    # 2 × index into `collectives` when one starts; 2 × index + 1 when the program waits for it
     events: tuple[int, ...]
-    is_cut: bool = False  # whether a loop has more iterations than are here
+    is_cut: bool = False  # whether a loop runs more iterations than `events` holds
 
     @property
     def starts(self) -> list[int]:
-        """Indices of collectives, as they are started."""
+        """Indices into `collectives`, in the order of their starts."""
         return [event // 2 for event in self.events if event % 2 == 0]
 
     def digest(self) -> str:
-        """Equal for two programs with the same order."""
+        """A SHA-256 digest that is equal for two programs with the same order."""
         return hashlib.sha256(self.to_text().encode()).hexdigest()
 
     def to_text(self) -> str:
-        """As JSON, which `from_text` reads."""
+        """JSON that `from_text` reads."""
         return json.dumps(self)
 
 
 def from_text(text: str) -> Launches:
-    """What `Launches.to_text` wrote."""
+    """Read what `Launches.to_text` wrote."""
     devices, collectives, events, is_cut = json.loads(text)
     found = []
     for kind, shape, groups, *others in collectives:
@@ -126,20 +131,21 @@ def from_text(text: str) -> Launches:
 
 
 class _Walk:
-    """Walks computations as a program executes them; loops as often as they run."""
+    """Walks computations as a program executes them, a loop once for each iteration."""
 
     def __init__(self, computations: Mapping[str, Sequence[Line]]) -> None:
         self.collectives: list[Collective] = []
         self.is_cut = False
         self._computations = computations
-        self._begun: dict[str, list[int]] = {}  # indices by name of the start
+        self._begun: dict[str, list[int]] = {}  # indices by the name of the start
         self._indices: dict[Collective, int] = {}
         self._known: dict[str, list[int]] = {}
 
     def events(self, computation: str) -> list[int]:
         """The events of one execution of a computation."""
         if computation not in self._known:
-            self._known[computation] = []  # a damaged dump may lead in a circle
+            # in a damaged dump, a computation may call itself
+            self._known[computation] = []
             found: list[int] = []
             for line in self._computations.get(computation, ()):
                 found += self._of_line(line)
@@ -185,12 +191,12 @@ class _Walk:
 def launches(
     entry: str, computations: Mapping[str, Sequence[Line]], devices: int
 ) -> Launches:
-    """The order of a program.
+    """The order in which a program starts its collectives.
 
     Args:
-        entry: the computation that begins.
-        computations: the instructions that matter, in the order of the schedule.
-        devices: that run it together.
+        entry: name of the computation that runs first.
+        computations: by name, the instructions that matter, in schedule order.
+        devices: how many devices run the program together.
     """
     walk = _Walk(computations)
     events = walk.events(entry)
@@ -198,10 +204,10 @@ def launches(
 
 
 class Side(NamedTuple):
-    """What some ranks start at the place of a difference."""
+    """What some ranks start where they differ from others."""
 
     ranks: tuple[str, ...]
-    collective: Collective | None  # None: they start nothing more there
+    collective: Collective | None  # None if these ranks start nothing more there
 
 
 class Difference(NamedTuple):
@@ -209,12 +215,12 @@ class Difference(NamedTuple):
 
     effect: str  # `HANG` or `MIX`
     communicator: tuple[int, ...]  # devices
-    position: int  # of the collective among those of the communicator, from 1
+    position: int  # which collective on the communicator, counted from 1
     sides: tuple[Side, Side]
 
 
 _Communicator = tuple[bool, tuple[int, ...]]
-"""Whether it is a pair (source, target), and its devices."""
+"""Whether the communicator is a pair (source, target), and its devices."""
 
 
 def _communicators(collective: Collective) -> list[_Communicator]:
@@ -233,7 +239,7 @@ class _Program:
         self._parts = [frozenset(_communicators(item)) for item in order.collectives]
 
     def sequence(self, communicator: _Communicator, unlike: str) -> list[int]:
-        """Places in `starts` of the collectives on a communicator, without those of a kind."""
+        """Places in `starts` of the collectives on a communicator, except the kind `unlike`."""
         kinds = [item.kind for item in self.order.collectives]
         return [
             place
@@ -242,24 +248,28 @@ class _Program:
         ]
 
     def total_order(self) -> tuple[object, ...]:
-        """The groups and the work of all collectives, as they are started."""
+        """The groups and the work of all collectives, in the order of their starts."""
         each = [(item.groups, item.work) for item in self.order.collectives]
         return tuple(each[index] for index in self.starts)
 
     def at(self, place: int) -> Collective:
-        """The collective that is started there."""
+        """The collective that starts at a place in `starts`."""
         return self.order.collectives[self.starts[place]]
 
 
 def differences(
     orders: Mapping[str, Launches], placed: Mapping[str, Sequence[int]]
 ) -> list[Difference]:
-    """Where ranks would start other collectives than their peers; the first of each program.
+    """Find where ranks would start other collectives than their peers.
 
     Args:
-        orders: by rank.
-        placed: the devices of each rank, as the programs number them. For ranks without an entry
-            every communicator is taken as shared.
+        orders: the order of each rank's program, by rank.
+        placed: the devices of each rank, as the programs number them. If a rank has no entry, pgle
+            takes every communicator as shared.
+
+    Returns:
+        The first difference of each program from its peers. If there is none, a circle of ranks
+        that wait for one another. Empty if all ranks agree.
     """
     programs: dict[str, _Program] = {}
     for rank, order in orders.items():
@@ -276,7 +286,7 @@ def differences(
 def _owners(
     programs: Sequence[_Program], placed: Mapping[str, Sequence[int]]
 ) -> list[int]:
-    """The program that each device runs, by its place in `programs`; -1: not known."""
+    """The program that each device runs, as an index into `programs`; -1 if unknown."""
     devices = max(item.order.devices for item in programs)
     for program in programs:
         for collective in program.order.collectives:
@@ -297,9 +307,10 @@ def _owners(
 
 
 def _mixed(device: int, count: int) -> int:
-    """A program for a device such that groups of neighbours, and of strides, have several.
+    """Choose a program for a device so that groups of neighbours, and of strides, mix programs.
 
-    The sum of the digits to the base of `count`: the Thue-Morse sequence for two.
+    The choice is the sum of the device's digits in base `count`, modulo `count`. For two programs
+    that is the Thue-Morse sequence.
     """
     total = 0
     while device:
@@ -322,7 +333,7 @@ def _by_communicator(
 
 
 def _shared(programs: Sequence[_Program], owners: Sequence[int]) -> list[_Communicator]:
-    """Communicators whose members run several programs; one of those that are alike."""
+    """Communicators whose members run several programs, one for each set that is alike."""
     found: dict[object, _Communicator] = {}
     collectives: dict[Collective, None] = {}
     for program in programs:
@@ -339,8 +350,9 @@ def _shared(programs: Sequence[_Program], owners: Sequence[int]) -> list[_Commun
 def _on(
     communicator: _Communicator, programs: Sequence[_Program], owners: Sequence[int]
 ) -> Iterable[tuple[int, int, Difference]]:
-    """For each program of the members but the most frequent: its number, the place, the
-    difference.
+    """Compare each program on a communicator with the most frequent one (of a pair, the source's).
+
+    Yields (number of the program, place in the most frequent one's starts, difference).
     """
     is_pair, devices = communicator
     members = list(dict.fromkeys(owners[device] for device in devices))
@@ -369,16 +381,16 @@ def _side(program: _Program, places: Sequence[int], at: int) -> Side:
 def _first_unlike(
     one: _Program, mine: Sequence[int], other: _Program, theirs: Sequence[int]
 ) -> tuple[int, str] | None:
-    """The first place where two sequences differ, and what comes of it; None: nowhere."""
+    """The first place where two sequences differ, and its effect; None if they are equal."""
     if one.order.is_cut != other.order.is_cut:
-        return None  # a loop counts once here, and as often as it runs there
+        return None  # one side counts a loop once, the other counts every iteration
     pairs = [(one.at(a), other.at(b)) for a, b in zip(mine, theirs, strict=False)]
     hangs = len(mine) != len(theirs) and not one.order.is_cut
     hangs = hangs or any(a.work != b.work for a, b in pairs)
     name_of = _name_of(one.order, other.order)
     names = [(name_of(a), name_of(b)) for a, b in pairs]
     if sorted(a for a, _ in names) != sorted(b for _, b in names):
-        # another release names them otherwise: shapes alone tell them apart
+        # another release of jax uses other names, so only shapes can tell them apart
         names = [((a.shape,), (b.shape,)) for a, b in pairs]
     places = enumerate(zip(pairs, names, strict=True))
     for place, ((a, b), (name, other_name)) in places:
@@ -390,10 +402,10 @@ def _first_unlike(
 def _name_of(
     one: Launches, other: Launches
 ) -> Callable[[Collective], tuple[object, ...]]:
-    """What tells a collective from others of its kind and shape in both programs.
+    """A function that gives a collective a key, to compare it across both programs.
 
-    Channels do if both programs number the same collectives alike; else what the program calls
-    them.
+    The key has shape and label. It has the channel too if both programs give the same collectives
+    the same channels.
     """
     mine = _by_channel(one)
     theirs = _by_channel(other)
@@ -412,16 +424,16 @@ def _by_channel(order: Launches) -> dict[int, set[tuple[object, str]]]:
 
 
 _Meeting = tuple[_Communicator, int]
-"""A communicator, and the number of the collective on it."""
+"""A communicator, and the number of a collective on it, from 0."""
 
 
 class _Waits:
-    """What has to end before what, over all devices: collectives, and points of the programs."""
+    """A graph over all devices: which collective or point of a program must end before which."""
 
     def __init__(self, programs: Sequence[_Program], owners: Sequence[int]) -> None:
         self._after: dict[object, list[object]] = {}
-        self._open: dict[object, int] = {}  # how many things it waits for
-        # of each device its collectives in their order
+        self._open: dict[object, int] = {}  # how many things each one still waits for
+        # the collectives of each device, in order
         self.met: dict[int, list[tuple[_Meeting, Collective]]] = {}
         running = [device for device, owner in enumerate(owners) if owner >= 0]
         most = MOST_MOVES // max(len(running), 1)
@@ -434,7 +446,8 @@ class _Waits:
         counts: dict[_Communicator, int] = {}
         lanes: dict[str, list[_Meeting]] = {}
         begun: dict[int, deque[list[_Meeting]]] = {}
-        point: object = (device, 0)  # of the program: what follows waits for it
+        # a place in the program; everything after it waits for it
+        point: object = (device, 0)
         for at, event in enumerate(events, 1):
             index, is_wait = divmod(event, 2)
             item = order.collectives[index]
@@ -462,7 +475,7 @@ class _Waits:
         self._open[target] = self._open.get(target, 0) + len(sources)
 
     def never(self) -> set[object]:
-        """What never ends, since it waits for itself."""
+        """Everything that never ends, because it waits for itself directly or through others."""
         ready = [(device, 0) for device in self.met]
         ended: list[object] = list(ready)
         while ended:
@@ -474,7 +487,7 @@ class _Waits:
 
 
 def _takes_part(item: Collective, communicator: _Communicator, device: int) -> bool:
-    """Whether a device is a member: of a send the source, of a receive the target."""
+    """Whether a device takes part: in a send only the source, in a receive only the target."""
     source, target = communicator[1][0], communicator[1][-1]
     if item.kind == "send":
         return device == source
@@ -484,10 +497,10 @@ def _takes_part(item: Collective, communicator: _Communicator, device: int) -> b
 def _by_progress(
     programs: Sequence[_Program], owners: Sequence[int]
 ) -> list[Difference]:
-    """A circle of ranks that wait for one another, though each communicator has one order.
+    """Find a circle of ranks that wait for one another, though each communicator has one order.
 
-    There is none if all start the same work on the same groups in one order: whatever they wait
-    for, the first collective that has not ended can be started by all.
+    There is no such circle if all ranks start the same work on the same groups in the same order.
+    Then all can start the first collective that has not ended, whatever they wait for.
     """
     if len({item.total_order() for item in programs}) < 2:
         return []
@@ -509,7 +522,7 @@ def _by_progress(
 
 
 def line_of(difference: Difference, cause: str) -> str:
-    """A difference in one line: effect, ranks, place, cause."""
+    """Describe a difference in one line: effect, ranks, place, cause."""
     one, other = difference.sides
     devices = some(map(str, difference.communicator), 4)
     what = "could hang" if difference.effect == HANG else "could mix data"
@@ -532,19 +545,25 @@ def _ranks(side: Side) -> str:
 
 
 def explained(difference: Difference, known: Mapping[str, Mapping[str, str]]) -> str:
-    """Why two ranks disagree, in words.
+    """Why the ranks of a difference disagree, in words; `UNEXPLAINED` if no known setting differs.
 
     Args:
-        known: by rank, what is known of it, as of `cause_of`.
+        known: settings by rank, as `cause_of` takes them.
     """
     one, other = (known[side.ranks[0]] for side in difference.sides)
     return cause_of(one, other) or UNEXPLAINED
 
 
 def cause_of(one: Mapping[str, str], other: Mapping[str, str]) -> str:
-    """Why two ranks compile differently, by what is known of each under the same names.
+    """Why two ranks compile differently: at most three settings whose values differ, in words.
 
-    Names are in the order of their weight: a difference of release explains all others.
+    Args:
+        one: a rank's settings by name, the most important first: another release explains all
+            other differences.
+        other: the other rank's settings, under the same names.
+
+    Returns:
+        Empty if no setting differs.
     """
     found = []
     for name in {**one, **other}:

@@ -1,9 +1,8 @@
-"""The order of collectives that NCCL itself has logged, with ``NCCL_DEBUG=INFO`` and
-``NCCL_DEBUG_SUBSYS=COLL``.
+"""The order of collectives in a log of NCCL (``NCCL_DEBUG=INFO``, ``NCCL_DEBUG_SUBSYS=COLL``).
 
 Each line names the process, the GPU, the collective, its size, and the communicator by an address
 of that process. It also has the collective's number on the communicator (``opCount``, hexadecimal).
-Logs are parts: ranks are compared from the first number that all of a communicator have.
+A log may begin late. So ranks are compared from the first number that all members have logged.
 """
 
 from __future__ import annotations
@@ -22,22 +21,22 @@ _CALL = re.compile(
     r".*?\bcomm (?P<comm>0x[0-9a-f]+) \[nranks=(?P<ranks>\d+)\]"
 )
 _TYPES = ("s8", "u8", "s32", "u32", "s64", "u64", "f16", "f32", "f64", "bf16")
-"""By number of ``ncclDataType_t`` (nccl.h)."""
+"""XLA's names of NCCL's types; the index is the number in ``ncclDataType_t`` (nccl.h)."""
 
 
 class _Call(NamedTuple):
-    """One line."""
+    """One line of the log."""
 
-    number: int
+    number: int  # ``opCount``
     kind: str
     shape: str  # ``f32[512]``
 
 
 def nccl_orders(lines: Iterable[str]) -> Mapping[str, Launches]:
-    """The order of each rank, by ``host:pid [gpu]``; none if no line is of NCCL.
+    """The order of each rank, by ``host:pid [gpu]``; empty if NCCL wrote none of the lines.
 
-    Communicators of several ranks are the same if they have as many ranks; a rank with several
-    such communicators is left out.
+    Ranks know a communicator by different addresses. So pgle takes communicators of two ranks as
+    the same if they have the same size. It leaves out a size of which a rank has several.
     """
     calls: dict[str, dict[tuple[int, str], list[_Call]]] = {}
     for line in lines:
@@ -61,7 +60,11 @@ def nccl_orders(lines: Iterable[str]) -> Mapping[str, Launches]:
 
 
 def _orders(chosen: Mapping[int, Mapping[str, list[_Call]]]) -> dict[str, Launches]:
-    """The order of each rank, on communicators by their number of ranks."""
+    """The order of each rank.
+
+    Args:
+        chosen: calls by size of the communicator, then by rank.
+    """
     ranks: list[str] = []
     for listed in chosen.values():
         ranks += [rank for rank in listed if rank not in ranks]
@@ -70,7 +73,7 @@ def _orders(chosen: Mapping[int, Mapping[str, list[_Call]]]) -> dict[str, Launch
         first = max(calls[0].number for calls in listed.values())
         seen = [ranks.index(rank) for rank in listed]
         others = range(len(ranks), len(ranks) + size - len(seen))
-        members = ((*seen, *others),)  # of the others there is no line
+        members = ((*seen, *others),)  # the log has no line of the others
         for rank, calls in listed.items():
             found[rank] += [
                 Collective(
@@ -85,5 +88,5 @@ def _orders(chosen: Mapping[int, Mapping[str, list[_Call]]]) -> dict[str, Launch
 def _launches(devices: int, items: list[Collective]) -> Launches:
     known = {item: index for index, item in enumerate(dict.fromkeys(items))}
     events = tuple(2 * known[item] for item in items)
-    # a log that ends earlier than others is of a rank that is behind
+    # is_cut: a log that ends early means that its rank is behind, not that it starts nothing more
     return Launches(devices, tuple(known), events, is_cut=True)

@@ -1,8 +1,8 @@
-"""What each activity of a simulated step waits for, and when all of them run if they take other
+"""What each activity of a simulated step waits for, and when activities run if they take other
 times.
 
 A simulation knows which wait decided when an activity began. If the activities take other times,
-another wait may decide. So all waits are kept, and `Order.starts_us` goes through them again, for
+another wait may decide. So pgle keeps all waits, and `Order.starts_us` goes through them again, for
 many executions on many ranks at once.
 """
 
@@ -18,15 +18,14 @@ from pgle.trace.columns import Floats, Ints
 
 Wait: TypeAlias = tuple[int, float]  # row of an activity, and microseconds from its end
 Peers: TypeAlias = Ints | None
-"""int64[ranks, m], of each rank the ranks that it meets, itself among them; None if it meets none.
+"""int64[ranks, m], for each rank the ranks that it meets, itself included; None if an activity
+meets nobody.
 """
 
 
 @dataclass(frozen=True)
 class Order:
-    """The waits of n activities in the order in which they were issued; an activity waits for
-    earlier ones only.
-    """
+    """The waits of n activities, in issue order. An activity waits only for earlier ones."""
 
     # float64[n], from the start of the step to its launch by the host
     issued_us: Floats
@@ -37,13 +36,13 @@ class Order:
     def starts_us(
         self, durations_us: Floats, begin_us: Floats, peers: Sequence[Peers]
     ) -> tuple[Floats, Floats]:
-        """When activities run that take other times.
+        """When the activities run if they take other times.
 
         Args:
             durations_us: float64[n, executions, ranks].
             begin_us: float64[executions, ranks], when a rank begins.
-            peers: of each activity. It lasts until these ranks have arrived, and then for its
-                duration.
+            peers: one for each activity. The activity waits until these ranks have arrived, and
+                then lasts for its duration.
 
         Returns:
             Starts and ends, float64[n, executions, ranks] each.
@@ -64,18 +63,18 @@ class Order:
 
 @dataclass(slots=True)
 class Waits:
-    """The waits of the activities so far, of a simulation that draws every iteration of a loop."""
+    """The waits collected so far by a simulation that draws every iteration of a loop."""
 
     rows: list[tuple[Wait, ...]] = field(default_factory=list)
-    # when the host launched each, in microseconds of its own time, without waits for the device
+    # when the host launched each activity, in its own time, without waits for the device
     issued_us: list[float] = field(default_factory=list)
-    # of each, the last time the host waited for the device before, an index into `stops`
+    # for each activity, the host's last wait for the device: an index into `stops`, or -1
     stop: list[int] = field(default_factory=list)
-    # what the host waited for, and its own time then
+    # rows that the host waited for, and its own time then
     stops: list[tuple[tuple[int, ...], float]] = field(default_factory=list)
 
     def add(self, waits: Iterable[Wait], issued_us: float) -> None:
-        """One more activity."""
+        """Add an activity."""
         self.rows.append(tuple(waits))
         self.issued_us.append(issued_us)
         self.stop.append(len(self.stops) - 1)
@@ -84,8 +83,8 @@ class Waits:
         """Repeat an iteration `times` - 1 times.
 
         Args:
-            rows: number of its first row; the last row is its last, too.
-            stops: number of its first stop.
+            rows: number of the iteration's first row. Its last row is the last of all rows.
+            stops: number of the iteration's first stop.
             issued_us: the host's own time for one iteration.
         """
         iteration = slice(rows, len(self.rows))
@@ -111,7 +110,7 @@ class Waits:
         """Make the last iteration represent `times` iterations.
 
         Args:
-            rows: number of its first row.
+            rows: number of the iteration's first row.
             issued_us: the host's own time when the iteration began.
         """
         for row in range(rows, len(self.rows)):
@@ -121,7 +120,7 @@ class Waits:
             self.issued_us[row] = issued_us + since_us * times
 
     def order(self) -> Order:
-        """All of them. The wait of the host becomes one of each activity that it launches later."""
+        """The order of all activities. What the host waited for, its later activities wait for."""
         counts = np.zeros(len(self.rows) + 1, np.int64)
         waits: list[Wait] = []
         for row, own in enumerate(self.rows):
@@ -143,10 +142,11 @@ class Waits:
 
 
 def mover(first: int, by: int, *, reach: int) -> Callable[[int], int]:
-    """A function that moves numbers from an iteration, and from the one before it, to a later one.
+    """A function that adds `by` to numbers of an iteration and of the one before it.
 
     Args:
         first: the first number of the iteration.
+        by: what the function adds.
         reach: how many numbers the iteration before it has. Older numbers stay.
     """
 

@@ -19,10 +19,11 @@ from pgle.xla.lhs_names import lhs_names
 BLOCK = 4096  # instructions that are looked at together
 
 EXPOSED_SHARE = 0.05
-"""Collectives of which less is exposed need no reason: launch gaps around them already are a few
-microseconds.
+"""A collective needs no reason if no larger share of it is exposed. Launch gaps around it alone
+take a few microseconds.
 """
 
+# `Placement.reason`: no other instruction is independent of the collective
 NOTHING_INDEPENDENT = "nothing is independent of it"
 UNREAD = "nothing reads its result, and XLA runs it all the same"
 
@@ -39,39 +40,39 @@ _ACTING = (
 )
 
 DISABLE_ASYNC = "--xla_gpu_disable_async_collectives"
-"""Names kinds without their hyphens, separated by commas, or all of them: ``allcollectives``."""
+"""Its value lists kinds without hyphens, separated by commas, or says ``allcollectives``."""
 
 
 @dataclass(frozen=True, slots=True)
 class Placement:
     """One collective in one schedule."""
 
-    name: str  # when LHS ran
+    name: str  # its name when LHS ran
     kind: str  # ``all-gather`` …
-    sync: bool  # nothing overlaps it
-    between: int  # compute instructions from its start to its done
-    cover_us: float  # their time
-    cost_us: float  # its own time, once
-    # the part of all its executions in a step during which nothing computes
+    sync: bool  # no compute instruction overlaps it
+    between: int  # number of compute instructions from its start to its done
+    cover_us: float  # time of these instructions
+    cost_us: float  # its own time, one execution
+    # time in a step, over all its executions, during which nothing computes
     exposed_us: float
-    # compute of its computation that neither needs it nor is needed by it
+    # compute in its computation that neither needs it nor is needed by it
     independent_us: float
     count: int = 1  # its executions in a step
-    arrays: int = 1  # that it moves; several if XLA combined collectives
-    kept_by: str = ""  # the flag that keeps it synchronous; empty where none does
+    arrays: int = 1  # arrays that it moves; several if XLA combined collectives
+    kept_by: str = ""  # the flag that keeps it synchronous; empty if none does
     unread: bool = (
         False  # no instruction on the way to the computation's result needs it
     )
 
     @property
     def is_stuck(self) -> bool:
-        """Whether no compute of its computation is independent of it."""
+        """Whether (nearly) no compute in its computation is independent of it."""
         return self.independent_us < 0.01 * self.cost_us
 
     @property
     def hideable_us(self) -> float:
-        """As much of its exposed time as there is independent compute that does not run next to it
-        already.
+        """The part of its exposed time that independent compute could hide, if that compute does
+        not run next to it already.
         """
         return min(
             self.exposed_us, max(self.independent_us - self.cover_us, 0.0) * self.count
@@ -79,7 +80,7 @@ class Placement:
 
     @property
     def reason(self) -> str:
-        """Why it is exposed, in words; empty where less than a twentieth of it is."""
+        """Why it is exposed, in words; empty if at most `EXPOSED_SHARE` of it is exposed."""
         if self.exposed_us <= EXPOSED_SHARE * max(self.cost_us * self.count, 1e-9):
             return ""
         if self.unread:
@@ -97,7 +98,7 @@ class Placement:
 
 @dataclass(frozen=True, slots=True)
 class Move:
-    """One collective in two schedules; None where a schedule has none of that name."""
+    """One collective in two schedules. A placement is None if its schedule has no such name."""
 
     name: str
     before: Placement | None
@@ -105,8 +106,8 @@ class Move:
 
     @property
     def moved(self) -> bool:
-        """Whether start and done have moved: synchronous or not, or another number of
-        instructions between.
+        """Whether start and done have moved. They have if it became synchronous or asynchronous,
+        or if another number of compute instructions runs between them.
         """
         if self.before is None or self.after is None:
             return True
@@ -119,10 +120,11 @@ class Move:
 def placements(
     module: Module, timeline: Timeline, flags: Iterable[str] = ()
 ) -> Mapping[str, Placement]:
-    """Every collective of a scheduled module, by its name when LHS ran.
+    """The placement of every collective in a scheduled module, by its name when LHS ran.
 
     Args:
-        flags: the XLA flags that it was compiled with, the last of a name counts.
+        timeline: a step of the module, with its costs.
+        flags: the XLA flags of the compilation. If one is given twice, the last one counts.
     """
     names = lhs_names(module)
     given = [
@@ -191,7 +193,7 @@ def placements(
 def compare_placements(
     before: Mapping[str, Placement], after: Mapping[str, Placement]
 ) -> tuple[Move, ...]:
-    """Every collective of either schedule, the one whose exposed time changes most first."""
+    """Every collective of either schedule. The one whose exposed time changes most is first."""
     moves = (
         Move(name, before.get(name), after.get(name)) for name in {**before, **after}
     )
@@ -220,11 +222,15 @@ def _independent_us(
     cost: Mapping[str, float],
     compute: Collection[str],
 ) -> Mapping[str, float]:
-    """Time of the compute instructions that could overlap each of some instructions, whatever the
-    schedule.
+    """How much compute could overlap each of some instructions in any schedule, in microseconds.
 
-    A bit per name says what needs it, and what it needs: one pass over the schedule each way,
-    whatever their number.
+    Args:
+        names: the instructions.
+        cost: microseconds by instruction.
+        compute: names of compute instructions.
+
+    Each name has a bit, which marks the instructions that need it or that it needs. So one pass
+    over the schedule in each direction is enough, whatever the number of names.
     """
     bits = {name: 1 << number for number, name in enumerate(names)}
     needs = dict(bits)
@@ -255,8 +261,8 @@ def _independent_us(
 
 
 def _read(computation: Computation) -> set[str]:
-    """What the result of a computation depends on, and what does something besides giving a
-    result.
+    """Names of the instructions that matter: the computation's result depends on them, or they
+    have other effects or feed one that has.
     """
     operands = {item.name: item.operands for item in computation.instructions}
     acts = (
@@ -279,15 +285,14 @@ class ExposedGroup:
     """Collectives of one kind that are exposed for the same reason, or hidden."""
 
     kind: str  # ``all-gather`` …
-    # why they are exposed in the second schedule, else why they were in the first; empty: hidden in
-    # both
+    # why they are exposed in the second schedule, else why in the first; empty if hidden in both
     why: str
-    name: str  # of the one with the most exposed time, when LHS ran
-    # whether they are exposed in the second schedule; a few per cent of their time do not count
+    name: str  # the most exposed one, by its name when LHS ran
+    # whether they are exposed in the second schedule by more than `EXPOSED_SHARE` of their time
     is_left: bool = True
     count: int = 0  # their executions in a step
-    time_us: float = 0.0  # of all executions
-    # before_us, after_us: exposed time of all executions in either schedule
+    time_us: float = 0.0  # time of all executions
+    # before_us, after_us: exposed time of all executions in the first and the second schedule
     before_us: float = 0.0
     after_us: float = 0.0
 
@@ -298,7 +303,7 @@ class ExposedGroup:
 
 
 def groups(moves: Iterable[Move]) -> tuple[ExposedGroup, ...]:
-    """Collectives in groups, the most exposed in the second schedule first."""
+    """Group collectives by kind and reason. The most exposed in the second schedule are first."""
     found: dict[tuple[str, str, bool], ExposedGroup] = {}
     for move in sorted(
         moves,
@@ -332,7 +337,7 @@ def groups(moves: Iterable[Move]) -> tuple[ExposedGroup, ...]:
 
 
 def in_one(placed: Iterable[Placement]) -> tuple[ExposedGroup, ...]:
-    """The collectives of one schedule in groups."""
+    """Group the collectives of one schedule, the most exposed first."""
     return groups(Move(item.name, item, item) for item in placed)
 
 

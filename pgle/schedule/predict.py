@@ -1,14 +1,14 @@
-"""What a schedule is worth: one prediction per scheduled module, all with the same costs, and how
-two compare.
+"""Predict the step of a scheduled module, and compare predictions of two schedules with the same
+costs.
 
-`read_program` says what the runtime does with each instruction, and what it costs: by the profile,
-else by an estimate. Queues model XLA's streams. Asynchronous collectives share one
-(`kDefaultNumCommunicationStreams` is 2 only with
-``--xla_gpu_experimental_enable_collective_multi_streaming``; openxla/xla
-`backends/gpu/runtime/execution_stream_id.h`); sends and receives have their own, and so has each
-direction of copies between host and device. XLA runs asynchronous compute on other streams too, but
-these share one GPU: here it takes its turn on the compute stream, since two kernels at once get no
-more done than one after the other.
+`read_program` says what the runtime does with each instruction, and its cost: from the profile,
+else from an estimate. Queues model XLA's streams:
+- Asynchronous collectives share one queue. XLA has two streams for them only with
+  ``--xla_gpu_experimental_enable_collective_multi_streaming`` (`kDefaultNumCommunicationStreams`;
+  openxla/xla `backends/gpu/runtime/execution_stream_id.h`).
+- Sends and receives have a queue each, and so has each direction of copies between host and device.
+- XLA runs asynchronous compute on other streams, but all streams share one GPU. Here it takes its
+  turn on the compute queue: two kernels at once are no faster than one after the other.
 """
 
 from __future__ import annotations
@@ -87,29 +87,30 @@ FREE = frozenset(
 )
 """Opcodes that launch nothing on XLA:GPU."""
 
-MOST_EXECUTED = 300_000  # instructions in one step, loops counted once
+MOST_EXECUTED = 300_000  # instructions in one step, if each loop runs once
 
 ESTIMATE_RANGE = (0.9, 1.4)
-"""What two real jobs took over what was estimated, by kind of kernel: 0.86 to 1.39 and 0.93 to
-1.37. Either range holds what the other job's compute took, 1.15 and 1.08
-(docs/evidence/rehearse.md); no third job has been compared.
+"""Measured time divided by estimated time. By kind of kernel, two real jobs took 0.86 to 1.39 and
+0.93 to 1.37 times the estimate. Each range holds the ratio of the other job's whole compute, 1.15
+and 1.08 (docs/evidence/rehearse.md). No third job has been compared.
 """
 
 
 MODEL_ERROR = 0.014
-"""Steps of two real jobs are met within this from their own measured costs: −0.93 to −0.25 % on the
-one, +0.94 to +1.33 % on the other (docs/evidence/simulator.md). No third job has been compared.
+"""The relative error of the simulated step, if all costs were measured in the same job. It was
+−0.93 to −0.25 % for one real job and +0.94 to +1.33 % for another (docs/evidence/simulator.md). No
+third job has been compared.
 """
 
 
 class Steps(NamedTuple):
-    """Microseconds of a step, with one thing changed in each but the first."""
+    """The predicted step in microseconds, and how long it is if one assumption changes."""
 
-    likely: float  # as it is predicted
+    likely: float  # the prediction
     # least_contention, most_contention: without contention, and with twice the likely slowdown
     least_contention: float
     most_contention: float
-    # least_data, most_data: with all costs that data decides at their least and at their most
+    # least_data, most_data: all costs that depend on data are at their least, and at their most
     least_data: float
     most_data: float
     # least_network, most_network: with estimated collectives on the fastest and on the slowest
@@ -120,57 +121,57 @@ class Steps(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Uncertain:
-    """An instruction whose estimate data decides, microseconds per execution."""
+    """An instruction whose cost depends on data. Times are microseconds per execution."""
 
     name: str  # the instruction
-    cost_us: float  # that the prediction takes
-    range: Range  # what it may be, and why
+    cost_us: float  # its cost in the prediction
+    range: Range  # the range of its cost, and the reason
     count: int  # executions in the step
 
 
 DIFFERING = (
-    0.1  # share of a measured cost that data decides, from which on its range is shown
+    0.1  # share of a measured cost; pgle shows a range that reaches at least so far
 )
-HELD = 0.9  # part of further executions that the range of a measured cost holds
+HELD = 0.9  # probability that one more execution is in the range of a measured cost
 
 
 @dataclass(frozen=True)
 class Prediction:
-    """A scheduled module on a model of the device."""
+    """The predicted step of a scheduled module."""
 
     timeline: Timeline  # one step
-    shortest_us: float  # lower bound of any schedule of the same instructions
-    # what the runtime does, each op with the cost that the timeline takes
+    shortest_us: float  # lower bound over all schedules of the same instructions
+    # what the runtime does; each op has the cost that the timeline uses
     program: Program
-    costs_are: str  # as of `costs_are` in `pgle.costs.profile.value`
-    estimated_share: float  # of the activity time, the part whose cost was not measured
-    launch: LaunchGaps  # the gaps that were used
-    # how much longer kernels take while a collective runs, measured or assumed; the step has it
+    costs_are: str  # origins in words, by `costs_are` of `pgle.costs.profile.value`
+    estimated_share: float  # share of the activity time whose cost was not measured
+    launch: LaunchGaps  # the gaps that the simulation used
+    # how much longer kernels take while a collective runs, measured or assumed; `step_us` has it
     contention: Contention
-    # the step as it is likely to be and at the ends of each uncertainty
+    # the likely step, and the step at the ends of each uncertainty
     steps_us: Steps
-    # costs that data decides, the widest range first
+    # costs that depend on data, the widest range first
     uncertain: tuple[Uncertain, ...] = ()
     contended_us: float = 0.0  # compute that the step loses to contention
-    # part of the step that is the wait for the slowest rank; 0 where ranks were not compared
+    # part of the step spent waiting for the slowest rank; 0 if ranks were not compared
     skew_us: float = 0.0
-    # what could change this answer and is in no figure, one line each
+    # effects that could change this prediction but are in no figure, one line each
     not_modelled: tuple[str, ...] = ()
 
     @property
     def step_us(self) -> float:
-        """Predicted length of the step, contention included."""
+        """Predicted length of the step in microseconds, contention included."""
         return self.timeline.step_us
 
     @property
     def lower_bound(self) -> bool:
-        """Whether `step_us` is the least that it takes, and there is no upper end."""
+        """Whether `step_us` is only a lower bound, so that its range has no upper end."""
         return self.timeline.lower_bound
 
     @property
     def lower_bound_why(self) -> str:
-        """Why it is: a loop of unknown length, of which one iteration counts, or a cost of which
-        only a bound is known.
+        """Why `step_us` is a lower bound: a loop of unknown length counts once, or only a bound of
+        a cost is known. Empty if it is not.
         """
         return self.program.lower_bound_why
 
@@ -181,12 +182,12 @@ class Prediction:
 
     @property
     def interval_us(self) -> tuple[float, float]:
-        """The step's range.
+        """The range of the step, in microseconds.
 
         Four errors are independent, so they add in quadrature: errors of estimates as measured on
-        other jobs, contention from none to twice the likely one, costs that data decides, and an
-        assumed network. The model's error is added to that. The range never begins below what the
-        GPU's peaks and links allow. It has no end if the step is a lower bound.
+        other jobs, contention from none to twice the likely one, costs that depend on data, and an
+        assumed network. The model's error is added to that. The range never begins below the
+        program's `least_us`. Its end is infinite if the step is a lower bound.
         """
         down, up = (
             abs(factor - 1) * self.estimated_share * self.step_us
@@ -207,25 +208,24 @@ class Prediction:
 
 @dataclass(frozen=True, slots=True)
 class Gain:
-    """What a schedule gains over another, as shares of the other's step; positive is shorter."""
+    """The gain of a schedule over another, as shares of the other's step. Positive is shorter."""
 
     share: float  # with the likely contention
-    # low, high: its range: contention from none to twice the likely, costs that data decides at
-    # either end
+    # low, high: the range of the gain, over all entries of `Steps`
     low: float
     high: float
-    # the part in which nothing runs, which is the model's noise rather than overlap
+    # the part that comes from less idle time: noise of the model rather than overlap
     idle_share: float
-    # at the ends of what is estimated, in the order of `Steps`; empty: not known
+    # the gain at the ends of each uncertainty, in the order of `Steps`; empty if unknown
     at_ends: tuple[float, ...] = ()
 
 
 def gain(before: Prediction, after: Prediction, work: float = 1.0) -> Gain:
-    """What `after` gains over `before`: more hidden communication slows the kernels it hides
-    behind.
+    """The gain of `after` over `before`. Both have contention: communication slows the kernels that
+    hide it.
 
     Args:
-        work: how many times as much `after` does: its times are those of the same work.
+        work: how many times as much work `after` does. Its times are divided by it.
     """
     step = max(before.step_us, 1e-9)
     share = (before.step_us - after.step_us / work) / step
@@ -247,21 +247,27 @@ def predict(
     contention: Contention | None = None,
     expand_loops: bool = False,
 ) -> Prediction:
-    """Predict one step of a scheduled module: measured costs where there are any, estimates
-    elsewhere.
+    """Predict one step of a scheduled module from measured costs, and from estimates if a cost is
+    missing.
 
-    Every rank waits for the slowest: where the profile says what compute takes there, the step is
-    that rank's. Kernels are slowed while a collective runs. Measured costs may hold that already:
-    it is taken out by the share of its time that each kernel ran during collectives when it was
-    measured. Where nobody recorded that share, the costs are taken to be measured on this schedule.
+    Every rank waits for the slowest. So if the profile has the compute times of the slowest rank,
+    the prediction uses them.
+
+    Kernels run slower while a collective runs (contention). A measured cost may contain that
+    already. pgle removes it by the share of its time that the kernel ran during collectives in the
+    measurement. If the profile lacks these shares, pgle takes them from this schedule.
 
     Args:
-        profile: None: everything is estimated. Costs of another fingerprint are left out.
-        contention: by default as the profile records it, else as on two real jobs. Give the first
-            prediction's to predictions of other schedules with the same costs.
+        profile: if None, all costs are estimated. pgle skips costs of another fingerprint.
+        target: the GPU, or its name.
+        launch: by default the gaps that the profile records, else `DEFAULT`.
+        contention: by default as the profile records it, else as on two real jobs. To predict other
+            schedules with the same costs, pass the first prediction's contention.
+        expand_loops: draw every iteration of a loop in the timeline.
 
     Raises:
-        UserError: the target is unknown.
+        UserError: the target is unknown, or the module runs too many instructions
+            (`read_program`).
     """
     hardware = target if isinstance(target, Hardware) else find_hardware(target)
     launch = (
@@ -277,8 +283,8 @@ def predict(
     )
 
     def costs(times: float, *, slowest: bool = True) -> dict[str, float]:
-        """What ops of the profile take alone, on the slowest rank, if contention was so many times
-        the likely.
+        """Costs without contention, in microseconds by op, if contention was `times` times the
+        likely one. Costs are the slowest rank's if `slowest`.
         """
         factors = contends.at(times)
         found = {}
@@ -293,12 +299,12 @@ def predict(
         return found
 
     def likely_us(changed: Mapping[str, float]) -> float:
-        """Microseconds of the likely step with other costs; without any the step itself."""
+        """Microseconds of the likely step with some costs changed."""
         if not changed:
             return step_us
         return run_program(likely, launch, factors, costs=changed).step_us
 
-    if contends.beside is None:  # so far nothing is taken out
+    if contends.beside is None:  # the profile does not say what ran during collectives
         beside = _beside(run_program(program, launch, costs=costs(0))) if given else {}
         contends = replace(contends, beside=beside)
     likely = program.at(costs(1))
@@ -359,15 +365,15 @@ def read_program(
     hardware: Hardware,
     kernels: Mapping[str, float] = {},
 ) -> Program:
-    """What the runtime does with a scheduled module.
+    """Read what the runtime does with a scheduled module, and the cost of each op.
 
     Args:
-        costs: by the name that LHS looks up: a collective by its start.
-        hardware: the GPU, for estimates of what has no cost.
-        kernels: launches of one run of an instruction, if not one.
+        costs: by the name that LHS looks up; for a collective, the name of its start.
+        hardware: the GPU, for estimates of missing costs.
+        kernels: launches per execution, by instruction; 1 if missing.
 
     Raises:
-        UserError: its calls run a few instructions millions of times.
+        UserError: calls of calls run a few instructions millions of times.
     """
     reader = _ProgramReader(
         module=module,
@@ -412,7 +418,7 @@ class _ProgramReader:
     others: list[str] = field(default_factory=list)
 
     def read(self, name: str) -> None:
-        """Fill `computations` for one computation and all it calls."""
+        """Fill `computations` for one computation and all that it calls."""
         todo = [name]
         while todo:
             name = todo.pop()
@@ -424,11 +430,12 @@ class _ProgramReader:
                 todo.extend(op.bodies)
 
     def check_size(self, entry: str) -> None:
-        """Refuse calls of calls that run a few instructions millions of times; XLA flattens calls
-        before it schedules.
+        """Refuse a module whose calls of calls run a few instructions millions of times. XLA
+        flattens calls before it schedules.
 
         Raises:
-            UserError: more than `MOST_EXECUTED` are run, most of them again and again.
+            UserError: a step runs more than `MOST_EXECUTED` instructions, and more than four times
+                as many as the module has.
         """
         executed: dict[str, int] = {}
 
@@ -493,7 +500,7 @@ class _ProgramReader:
 
     def _loop(self, instruction: Instruction) -> Op:
         trips = trip_count(self.module, instruction)
-        # the condition of a counted loop runs on the host
+        # the host counts the iterations of a counted loop, so its condition takes no GPU time
         body = loop_body(self.module, instruction)
         return Op(
             instruction.name,
@@ -532,8 +539,8 @@ class _ProgramReader:
         )
 
     def _cost(self, instruction: Instruction) -> tuple[str, Cost | None]:
-        """The name when LHS ran, and the cost that XLA finds; else the one under the run-time
-        name.
+        """The instruction's name when LHS ran, and its cost. The cost is the one that XLA finds,
+        else the one under the run-time name; None if it is missing.
         """
         row = self.table.row_of(instruction.name)
         if row is None:
@@ -546,8 +553,8 @@ class _ProgramReader:
 
 
 def is_copy(module: Module, start: Instruction) -> bool:
-    """Whether an asynchronous start, of no collective, only moves bytes: another engine than the
-    cores does it.
+    """Whether an asynchronous start (not of a collective) only moves bytes. A copy engine does
+    that, not the cores.
     """
     return (
         start.opcode == "copy-start"
@@ -557,8 +564,9 @@ def is_copy(module: Module, start: Instruction) -> bool:
 
 
 def _beside(timeline: Timeline) -> Mapping[str, float]:
-    """By instruction whose cost was measured, the share of its time during which a collective runs
-    in a schedule.
+    """The share of an instruction's time during which a collective runs in a schedule, by name.
+
+    Only instructions whose cost was measured count, and only shares from `LEAST_OVERLAP` on.
     """
     given = [ORIGINS.index(origin) for origin in (Origin.MEASURED, Origin.UNKNOWN)]
     rows = np.flatnonzero(
@@ -585,8 +593,8 @@ def _beside(timeline: Timeline) -> Mapping[str, float]:
 
 
 def _in_flight(ops: Sequence[Op]) -> int:
-    """The most asynchronous collectives that have begun in a computation and that nothing has
-    waited for yet.
+    """The largest number of asynchronous collectives in a computation that are in flight at once:
+    started, but not waited for yet.
     """
     most = 0
     begun = set[str]()
@@ -601,7 +609,7 @@ def _in_flight(ops: Sequence[Op]) -> int:
 def _not_modelled(
     program: Program, timeline: Timeline, hardware: Hardware
 ) -> tuple[str, ...]:
-    """What could change a prediction by half a per cent of the step, and is in no figure of it."""
+    """Effects that could change a prediction by `LEAST_GAIN` of the step, but are in no figure."""
     parts, enough = timeline.breakdown, LEAST_GAIN * timeline.step_us
     hidden_us = parts.communication_us - parts.exposed_communication_us
     lines = []
@@ -628,8 +636,11 @@ def _not_modelled(
 def _on_networks(
     module: Module, program: Program, hardware: Hardware
 ) -> Iterator[Mapping[str, float]]:
-    """Estimated costs of collectives that cross hosts, on the fastest and on the slowest network;
-    none if it is named.
+    """Estimated costs of collectives on the fastest network of the GPU, then on the slowest.
+
+    Yields:
+        Microseconds by instruction. Empty if all devices are in one host, or if this network is
+        already the one of `hardware`.
     """
     crossing = [
         module.instructions[op.name]
@@ -650,8 +661,8 @@ def _uncertain(
     hardware: Hardware,
     measured: Mapping[str, Cost],
 ) -> tuple[Uncertain, ...]:
-    """The costs of a program that data decides: estimates by their possible range, measured ones by
-    their samples.
+    """The costs of a program that depend on data. Estimates have their possible range, measured
+    costs the range of their samples.
     """
     counts = timeline.executions.astype(int).tolist()
     executions = dict(zip(timeline.names, counts, strict=True))
@@ -676,7 +687,9 @@ def _unmodelled_convolutions(
     step_us: float,
     hardware: Hardware,
 ) -> list[str]:
-    """That a vendor's convolutions have no public model: one line if they matter, else none."""
+    """Warn that a vendor's convolutions have no public model: one line if they matter, else
+    none.
+    """
     maker = maker_of(hardware)
     if not maker.convolves_by_image:
         return []
@@ -696,9 +709,11 @@ def _unmodelled_convolutions(
 
 
 def _of_samples(cost: Cost | None, us: float) -> Range | None:
-    """The interval of one more execution, if the samples of all ranks come from one normal
-    distribution: Student's prediction interval around `us`, the deviation from the samples'
-    deciles. None where they agree.
+    """The prediction interval of one more execution, around `us` microseconds.
+
+    It is Student's interval, as if the samples of all ranks came from one normal distribution. The
+    standard deviation comes from the samples' deciles. None if the samples are fewer than three or
+    agree.
     """
     if cost is None or cost.samples < 3:
         return None
@@ -707,7 +722,7 @@ def _of_samples(cost: Cost | None, us: float) -> Range | None:
     )  # only here, since its import takes a tenth of a second
 
     count = cost.samples
-    # of so few samples: Blom (1958), interpolated
+    # expected decile of so few samples: Blom (1958), interpolated
     decile = NormalDist().inv_cdf((0.9 * count - 0.275) / (count + 0.25))
     t = float(stdtrit(count - 1, (1 + HELD) / 2))
     reach = t * cost.spread * cost.cost_us / (2 * decile) * math.sqrt(1 + 1 / count)

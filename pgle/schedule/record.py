@@ -1,7 +1,8 @@
 """The trace that a profiler would record of a simulated step: several executions on several ranks.
 
-With warm-up, kernel noise, ranks that arrive late at collectives, and pauses of the host between
-steps. Nothing of it was measured: its users label it simulated. The same seed gives the same trace.
+It has warm-up, kernel noise, ranks that arrive late at collectives, and pauses of the host between
+steps. Nothing in it is measured, and the trace says so in a warning. The same seed gives the same
+trace.
 """
 
 from __future__ import annotations
@@ -24,23 +25,22 @@ STREAM_IDS: Mapping[Stream, int] = {
     Stream.COMMUNICATION: 22,
     Stream.COPY: 17,
 }
-"""CUDA stream numbers as a JAX process on one GPU shows them; only their being different
-matters.
-"""
+"""CUDA stream numbers that a JAX process on one GPU shows. Only their being different matters."""
 
 
 @dataclass(frozen=True)
 class Noise:
-    """How executions differ. The defaults resemble the real 4 × A100 run in testdata/pax_fsdp4: per
-    instruction, max over min of four executions has median 1.035 and 90th percentile 1.17; the
-    first two executions are 17 and 12 % slower; ranks begin a step of 127 ms some hundred
-    microseconds apart.
+    """How executions differ. The defaults resemble the real 4 × A100 run in testdata/pax_fsdp4.
+
+    In that run, the longest of four executions of an instruction takes 1.035 times the shortest
+    (median; 90th percentile 1.17). The first two executions are 17 and 12 % slower. Ranks begin a
+    step of 127 ms some hundred microseconds apart.
     """
 
     kernel: float = 0.012  # standard deviation of the logarithm of a kernel's time
     outliers: float = 0.01  # share of kernels that take up to twice their time
-    # the most that they take longer; small kernels of the real run sometimes double, large ones do
-    # not
+    # the most that an outlier takes longer; small kernels of the real run sometimes double, large
+    # ones do not
     outlier_us: float = 20.0
     warm_up: tuple[float, ...] = (
         0.17,
@@ -48,9 +48,10 @@ class Noise:
     )  # extra share of compute time of the first executions
     # standard deviation of the time at which a rank begins a step, as a share of the step
     skew: float = 0.002
-    # how long the other ranks wait for the last one in the first execution (it compiled last)
+    # how much later the last rank begins the first execution than the first one, since it compiled
+    # last
     first_wait_us: float = 2e6
-    # host time between steps; no part of the step times, which a trace must not contradict
+    # time of the host between steps; step times leave it out, and a trace must agree with them
     pause_us: float = 5.0
 
 
@@ -63,14 +64,18 @@ def record(
     noise: Noise | None = None,
     seed: int = 0,
 ) -> Trace:
-    """The trace of several executions on several ranks.
+    """Draw the trace of several executions on several ranks.
 
     Every rank goes through the waits of the simulated step with times of its own. A collective
-    lasts until the last rank of its group has arrived, and then as long on all of them.
+    waits until the last rank of its group has arrived. From then on it takes as long on all.
 
     Args:
-        timeline: simulated with `expand_loops`.
-        executions: per rank; the first ones are warm-up.
+        module: the scheduled module.
+        timeline: its step, simulated with `expand_loops`.
+        ranks: number of ranks, one device each.
+        executions: per rank; the first ones are warm-up (`Noise.warm_up`).
+        noise: `Noise()` if None.
+        seed: the same seed gives the same trace.
 
     Returns:
         A Trace with the final module's run-time names, as a profiler on the hardware would give it.
@@ -108,7 +113,7 @@ def record(
 
 
 def repeated(module: Module, timeline: Timeline, *, executions: int = 2) -> Trace:
-    """The trace of equal executions on one rank, each exactly as the timeline has it.
+    """The trace of equal executions on one rank, each exactly as in the timeline.
 
     Args:
         timeline: simulated with `expand_loops`.
@@ -125,14 +130,14 @@ def repeated(module: Module, timeline: Timeline, *, executions: int = 2) -> Trac
 
 @dataclass(frozen=True)
 class _Step:
-    """One step, every launch a row: columns in issue order."""
+    """One step in columns: a row for each launch, in issue order."""
 
     names: tuple[str, ...]
     instruction: npt.NDArray[np.int32]
     stream: npt.NDArray[np.uint8]
     collective: Flags
     duration_us: Floats
-    # first, peers: of each activity of the timeline, its first launch and the ranks that it meets
+    # first, peers: for each activity of the timeline, its first launch and the ranks that it meets
     first: Ints
     peers: tuple[Peers, ...]
 
@@ -179,7 +184,7 @@ def _run(
     """Starts and ends of launches, float64[launches, executions, ranks] each."""
     if len(step.first) == len(step.collective):
         return order.starts_us(duration_us, begin_us, step.peers)
-    # Where loops stay folded, an activity is many launches, one after the other.
+    # If loops stay folded, one activity is many launches, one after the other.
     whole = np.add.reduceat(duration_us, step.first, axis=0)
     start, _ = order.starts_us(whole, begin_us, step.peers)
     counts = run_lengths(step.first, len(duration_us))
@@ -196,7 +201,7 @@ def _ends(end_us: Floats, begin_us: Floats) -> Floats:
 
 
 def _shown_name(module: Module, name: str) -> str:
-    """The name that a profiler shows: of an async start that of the instruction inside it."""
+    """The name that a profiler shows. An async start has the name of the instruction inside it."""
     item = module.instructions.get(name)
     inner = None if item is None else module.wrapped(item)
     return name if inner is None else inner.name
@@ -205,7 +210,11 @@ def _shown_name(module: Module, name: str) -> str:
 def _draw(
     step: _Step, execution: int, noise: Noise, random: np.random.Generator
 ) -> Floats:
-    """The time of every launch of one execution on one rank, waiting left out."""
+    """Draw the time of every launch of one execution on one rank, in microseconds, without waits.
+
+    Returns:
+        float64[launches].
+    """
     factor = np.exp(random.normal(0.0, noise.kernel, len(step.duration_us)))
     slow = random.random(len(factor)) < noise.outliers
     if execution < len(noise.warm_up):
@@ -218,7 +227,12 @@ def _draw(
 
 
 def _trace(module: Module, step: _Step, start_us: Floats, end_us: Floats) -> Trace:
-    """A trace of the launches that take any time, from their starts and ends, microseconds."""
+    """Make a trace of the launches that take any time.
+
+    Args:
+        start_us: float64[launches, executions, ranks].
+        end_us: the same shape.
+    """
     ran = np.flatnonzero(step.duration_us > 0)
     _, executions, ranks = start_us.shape
     launches = len(ran)
@@ -263,5 +277,5 @@ def _trace(module: Module, step: _Step, start_us: Floats, end_us: Floats) -> Tra
 
 
 def _whole_ns(time_us: Floats) -> Ints:
-    """Nanoseconds, in one dimension."""
+    """Round to int64 nanoseconds, in one dimension."""
     return np.rint(time_us.reshape(-1) * 1e3).astype(np.int64)

@@ -1,20 +1,22 @@
-"""A program on a model of the device: when each instruction of a step runs, and where the time
-goes.
+"""Simulate a program on a model of the device: when each instruction of a step runs, and where the
+time goes.
 
 The host issues launches in schedule order, `LaunchGaps.host_us` apart. The compute stream runs them
-in order with a gap before each. An async start puts its work on another queue, where it begins when
-that queue is free and the compute stream has reached the start; its done holds the compute stream
-until it has ended. Collectives that XLA left synchronous run on the compute stream itself, after
-those under way. The host waits for the device where it needs a value from it: which branch to take,
-whether a loop of unknown length continues (openxla/xla `xla/backends/gpu/runtime/while_thunk.cc`;
-loops of known length run without).
+in order with a gap before each. An async start puts its work on another queue. The work begins when
+that queue is free and the compute stream has reached the start. The done holds the compute stream
+until the work has ended. Collectives that XLA left synchronous run on the compute stream itself,
+after asynchronous ones that still run.
 
-A loop runs iteration by iteration until its state repeats; from then on one iteration is counted
-for the rest, so time and memory are linear in the module, whatever the trip counts.
+The host waits for the device if it needs a value from it: which branch to take, or whether a loop
+of unknown length continues (openxla/xla `xla/backends/gpu/runtime/while_thunk.cc`). A loop of known
+length needs no such wait.
 
-Kernels take what they take alone, times the factors of contention while an asynchronous collective
-runs. The step is that of the rank that begins first. A collective begins when the rank that began
-last has arrived, until a wait for a collective brings both together. No step is shorter than the
+A loop runs iteration by iteration until its state repeats. From then on one iteration represents
+the rest, so time and memory are linear in the module, whatever the trip counts.
+
+A kernel takes its time alone, multiplied by a contention factor while an asynchronous collective
+runs. The simulated rank is the one that begins first. A collective begins when the last rank has
+arrived. A wait for a collective ends the difference between both ranks. No step is shorter than the
 GPU's peaks and links allow (`Program.least_us`).
 """
 
@@ -35,7 +37,7 @@ from pgle.schedule.order import Order, Wait, Waits, mover
 from pgle.trace.columns import distinct
 from pgle.trace.intervals import Intervals, complement, covered, join, overlap, union
 
-ORIGINS: tuple[Origin, ...] = tuple(Origin)  # `Timeline.origin` indexes this
+ORIGINS: tuple[Origin, ...] = tuple(Origin)  # `Timeline.origin` is an index into it
 
 
 class Stream(IntEnum):
@@ -50,19 +52,19 @@ class Stream(IntEnum):
 class Loop:
     """One loop of a timeline."""
 
-    name: str  # of the ``while``
+    name: str  # name of the ``while``
     trips: int  # how often the body runs
-    # start_us, end_us: of all its iterations
+    # start_us, end_us: from the first iteration to the last
     start_us: float
     end_us: float
     depth: int = 0  # 0 for the outermost
-    # folded_start_us, folded_end_us: the part that is drawn once for many iterations
+    # folded_start_us, folded_end_us: the part where one drawn iteration represents many
     folded_start_us: float = 0.0
     folded_end_us: float = 0.0
     folded: int = 0  # how many iterations it represents; 0 if every one is drawn
 
     def moved(self, clock: float, times: int, shift: float = 0.0) -> Loop:
-        """The loop with its times stretched away from `clock`, then shifted."""
+        """The loop with its times stretched `times` times from `clock` on, then shifted (µs)."""
         all_times = (
             self.start_us,
             self.end_us,
@@ -79,7 +81,7 @@ class Loop:
 
 @dataclass(frozen=True, slots=True)
 class Breakdown:
-    """Where the time of one step goes; the first four add up to `step_us`."""
+    """Where the time of one step goes. The first four fields add up to `step_us`."""
 
     compute_us: float  # something computes
     exposed_communication_us: float  # collectives run and nothing computes
@@ -91,8 +93,8 @@ class Breakdown:
 
     @property
     def overlap(self) -> float:
-        """Share of the communication time during which something computes; 1 where there is
-        none.
+        """Share of the communication time during which something computes; 1 without
+        communication.
         """
         if self.communication_us <= 0:
             return 1.0
@@ -101,22 +103,22 @@ class Breakdown:
 
 @dataclass(frozen=True, slots=True)
 class StepBreakdown(Breakdown):
-    """Where the time of a measured step goes; what is idle in a prediction is here idle or other
-    work.
+    """Where the time of a measured step goes. It splits the idle time of a prediction into idle
+    time and other work.
     """
 
-    other_us: float  # work of no instruction, while nothing else runs
+    other_us: float  # only work runs that belongs to no instruction
 
 
 @dataclass(frozen=True, slots=True)
 class Exposure:
-    """One collective or copy over the step."""
+    """One collective or copy, summed over the step."""
 
     name: str  # the instruction
     kind: str  # ``all-gather`` …, ``copy``
-    filed_as: str  # its name when LHS ran, which its cost has in a profile
+    filed_as: str  # its name when LHS ran; a profile holds its cost under this name
     duration_us: float  # all its executions together
-    exposed_us: float  # the part of it during which nothing computes
+    exposed_us: float  # the part of `duration_us` during which nothing computes
     count: int  # executions
     sync: bool  # it runs on the compute stream, nothing can hide it
     origin: Origin  # where its cost comes from
@@ -124,11 +126,11 @@ class Exposure:
 
 @dataclass(frozen=True)
 class Timeline:
-    """One step of one module, n activities in the order in which they were issued.
+    """One step of one module: n activities in issue order.
 
-    A loop in its steady state is *folded*: one iteration represents many, its activities stretched
-    over the time that all of them take, so that `start_us` and `duration_us` are true on the clock
-    of the step and every sum is exact.
+    A loop in its steady state is *folded*: one iteration represents many. Its activities are
+    stretched over the time of all these iterations. So `start_us` and `duration_us` are true on the
+    clock of the step, and every sum is exact.
     """
 
     names: tuple[str, ...]  # instruction names
@@ -141,16 +143,16 @@ class Timeline:
     origin: npt.NDArray[np.uint8]  # uint8[n], index into `ORIGINS`
     # length of the step, from the start of the first activity to the end of the last
     step_us: float
-    # what each of `names` is: ``all-gather``, ``matmul``, else its opcode
+    # kind of each of `names`: ``all-gather``, ``matmul``, else the opcode
     kinds: tuple[str, ...]
-    # what each of `names` was called when LHS ran, by which schedules are compared
+    # name of each of `names` when LHS ran; schedules are compared by these names
     lhs_names: tuple[str, ...]
     module: str = ""  # name of the module
     loops: tuple[Loop, ...] = ()  # the loops, in order of their start
     warnings: tuple[str, ...] = ()  # what the user should know, one line each
-    # whether the step takes at least `step_us`; `Program.lower_bound_why` says why
+    # whether `step_us` is only a lower bound; `Program.lower_bound_why` says why
     lower_bound: bool = False
-    order: Order | None = None  # what activities wait for; None where loops are folded
+    order: Order | None = None  # what activities wait for; None if loops are folded
 
     def __len__(self) -> int:
         return len(self.instruction)
@@ -161,7 +163,7 @@ class Timeline:
         return self.start_us + self.duration_us
 
     def busy(self, stream: Stream) -> Intervals:
-        """When anything of one kind runs."""
+        """The times in which anything runs on one kind of stream."""
         rows = self.stream == stream
         return union(self.start_us[rows], self.end_us[rows])
 
@@ -181,7 +183,7 @@ class Timeline:
 
     @cached_property
     def exposures(self) -> tuple[Exposure, ...]:
-        """Collectives and copies, the most exposed first."""
+        """All collectives and copies, the most exposed first."""
         rows = np.flatnonzero(self.stream != Stream.COMPUTE)
         start, duration = self.start_us[rows], self.duration_us[rows]
         hidden = covered(self.busy(Stream.COMPUTE), start, start + duration)
@@ -207,13 +209,13 @@ class Timeline:
 
     @property
     def estimated_share(self) -> float:
-        """Share of the activity time whose cost was not measured; a profile without sidecar is
-        taken at its word.
+        """Share of the activity time whose cost was not measured. Costs of a profile without
+        sidecar count as measured.
         """
         return self.share_of("simulated", "estimated")
 
     def share_of(self, *words: str) -> float:
-        """Share of the activity time whose cost is called so (`Origin.word`)."""
+        """Share of the activity time whose cost has one of these origins (`Origin.word`)."""
         total = float(self.duration_us.sum())
         if total <= 0:
             return 0.0
@@ -222,7 +224,7 @@ class Timeline:
 
     @property
     def costs_are(self) -> str:
-        """What the costs of its activities are called, in words; ``measured`` if it has none."""
+        """The origins of its costs, in words; ``measured`` if it has no activities."""
         words = dict.fromkeys(origin.word for origin in ORIGINS)
         found = costs_are(word for word in words if self.share_of(word) > 1e-9)
         return found or "measured"
@@ -231,9 +233,9 @@ class Timeline:
 def breakdown(
     compute: Intervals, communication: Intervals, copy: Intervals, step_us: float
 ) -> Breakdown:
-    """Where the time of the window [0, step) goes.
+    """Where the time of the window [0, `step_us`) goes.
 
-    |compute| + exposed communication + exposed copy + idle = step, as in TraceLens
+    Compute, exposed communication, exposed copies and idle time add up to the step, as in TraceLens
     (`gpu_event_analyser.py`).
     """
     busy = join(compute, communication)
@@ -265,26 +267,26 @@ class HostAction(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Op:
-    """One instruction that does something."""
+    """One instruction that takes time or makes others run."""
 
     name: str  # of the instruction
     action: HostAction  # what the host does
-    stream: Stream = Stream.COMPUTE  # where its time is spent
+    stream: Stream = Stream.COMPUTE  # where it spends its time
     lane: str = "compute"  # queue of the stream; activities of one queue run in order
     cost_us: float = 0.0  # per execution
     origin: Origin = Origin.MEASURED  # where the cost comes from
-    kernels: float = 1.0  # launches
+    kernels: float = 1.0  # launches per execution
     cost: Cost | None = (
-        None  # the profile's cost of it; None where it has none that counts
+        None  # its cost in the profile; None if the profile has none that counts
     )
     kind: str = ""  # the collective (``all-gather``), ``matmul``, or the opcode
-    lhs_name: str = ""  # of a collective, its name when LHS ran; else `name`
-    start: str = ""  # of a done, the name of the op it waits for
-    bodies: tuple[str, ...] = ()  # of loops, calls and branches, the computations
-    trips: int = 1  # of a loop; 1 if unknown
-    is_counted: bool = True  # of a loop, whether `trips` is known
-    least_us: float = 0.0  # of an estimate, what the GPU's peaks and links allow
-    # why `cost_us` is only the least that is known; empty: it is an estimate, or measured
+    lhs_name: str = ""  # its name when LHS ran; `name` if LHS did not rename it
+    start: str = ""  # for a done, the name of the op that it waits for
+    bodies: tuple[str, ...] = ()  # computations that a loop, call or branch runs
+    trips: int = 1  # iterations of a loop; 1 if unknown
+    is_counted: bool = True  # whether `trips` is known
+    least_us: float = 0.0  # lower bound of an estimate, by the GPU's peaks and links
+    # why `cost_us` is only a lower bound; empty if it is an estimate or measured
     bound_why: str = ""
 
     @property
@@ -300,9 +302,9 @@ class Program:
     entry: str  # name of the entry computation
     computations: Mapping[str, tuple[Op, ...]]  # ops by computation name
     warnings: tuple[str, ...]  # one line each
-    # no schedule of these instructions can be shorter on the GPU; 0 where nobody asked
+    # no schedule of these instructions can be shorter on the GPU; 0 if not computed
     least_us: float = 0.0
-    # why a step of it is a lower bound, besides what its ops say; empty if nothing is
+    # why its step is a lower bound, if neither loops nor ops are the reason; else empty
     bound_why: str = ""
 
     @property
@@ -313,21 +315,21 @@ class Program:
 
     @property
     def uncounted(self) -> tuple[str, ...]:
-        """Loops of unknown length. One iteration of each is counted, so a step of the program is a
+        """Names of the loops of unknown length. Each counts with one iteration, so the step is a
         lower bound.
         """
         return tuple(op.name for op in self.ops if not op.is_counted)
 
     @property
     def lower_bound_why(self) -> str:
-        """Why a step of the program is a lower bound; empty if it is none."""
+        """Why the program's step is a lower bound; empty if it is not."""
         if self.uncounted:
             return "a loop has an unknown length"
         of_ops = (op.bound_why for op in self.ops if op.bound_why)
         return next(of_ops, self.bound_why)
 
     def at(self, costs: Mapping[str, float]) -> Program:
-        """The program with other costs, microseconds by op."""
+        """The program with other costs, in microseconds by name of the op."""
         computations = {
             name: tuple(
                 replace(op, cost_us=costs.get(op.name, op.cost_us)) for op in ops
@@ -337,14 +339,14 @@ class Program:
         return replace(self, computations=computations)
 
 
-# iterations simulated one by one at most, while a loop does not come to a steady state
+# at most so many iterations are simulated one by one if a loop reaches no steady state
 MAX_ITERATIONS = 64
-MAX_ROWS = 1_000_000  # rows that unfolding loops may make; beyond it loops stay folded
+MAX_ROWS = 1_000_000  # if unfolding would make more rows, loops stay folded
 
 NO_OTHERS: Mapping[str, float] = {}
 
 _STEADY_US = 1e-6
-ROUNDING = 1e-9  # of sums of floats
+ROUNDING = 1e-9  # relative error of sums of floats
 _NEVER = (float("-inf"), -1)
 
 
@@ -357,11 +359,14 @@ def run_program(
     expand_loops: bool = False,
     costs: Mapping[str, float] = NO_OTHERS,
 ) -> Timeline:
-    """One step of a program.
+    """Simulate one step of a program.
 
     Args:
-        expand_loops: draw every iteration, as long as that makes no more than `MAX_ROWS` rows.
-        costs: microseconds by op that are taken instead of its own.
+        launch: how fast the host launches, and the gaps between activities.
+        slower: contention factors of kernels while an asynchronous collective runs.
+        name: name of the module, for the timeline.
+        expand_loops: draw every iteration, unless that makes more than `MAX_ROWS` rows.
+        costs: microseconds by name of the op; they replace the op's own cost.
     """
     device = _Device(program, launch, slower, expand_loops, costs)
     device.run(program.entry)
@@ -379,9 +384,7 @@ def run_program(
 
 @dataclass(slots=True)
 class _Columns:
-    """The columns of a `Timeline` so far, times in microseconds from some start, and its tables of
-    names.
-    """
+    """The columns of a `Timeline` so far, and its ops. Times are microseconds from any start."""
 
     code: list[int] = field(default_factory=list)
     start: list[float] = field(default_factory=list)
@@ -393,7 +396,7 @@ class _Columns:
         return len(self.start)
 
     def add(self, op: Op, start: float, duration: float) -> int:
-        """One execution of an op; the number of its row."""
+        """Add one execution of an op, in microseconds. Return the number of its row."""
         code, _ = self.ops.setdefault(op.name, (len(self.ops), op))
         self.code.append(code)
         self.start.append(start)
@@ -402,14 +405,14 @@ class _Columns:
         return len(self.start) - 1
 
     def stretch(self, first: int, clock: float, times: int) -> None:
-        """Let the rows from `first` on, an iteration that began at `clock`, represent many."""
+        """Make the rows from `first` on represent `times` iterations. Theirs began at `clock`."""
         for row in range(first, len(self)):
             self.start[row] = clock + (self.start[row] - clock) * times
             self.duration[row] *= times
             self.count[row] *= times
 
     def unfold(self, first: int, period: float, times: int) -> None:
-        """Append `times` - 1 copies of the rows from `first` on, `period` apart."""
+        """Append `times` - 1 copies of the rows from `first` on, each `period` µs later."""
         once = self.start[first:]
         for again in range(1, times):
             self.start += [start + again * period for start in once]
@@ -417,7 +420,7 @@ class _Columns:
             column += column[first:] * (times - 1)
 
     def timeline(self, loops: Sequence[Loop], module: str, first: float) -> Timeline:
-        """What has run, with `first` as time 0."""
+        """The timeline of all rows, with `first` as time 0."""
         ops = [op for _, op in self.ops.values()]
         code = np.array(self.code, dtype=np.int32)
         start = np.array(self.start, dtype=np.float64)
@@ -454,14 +457,14 @@ class _Begun:
     clock: float  # `_Device.free`
     host: float
     issued: float
-    # rows, loops, stops: how many there are by then
+    # rows, loops, stops: how many there were before it
     rows: int
     loops: int
     stops: int
 
 
 class _Device:
-    """The state of host and streams. Times in microseconds from the start."""
+    """The state of host and streams. Times are microseconds from the start."""
 
     def __init__(
         self,
@@ -482,20 +485,19 @@ class _Device:
         self.host = 0.0
         self.issued = 0.0  # the host's own time, without waits for the device
         self.first = 0.0  # when the first activity begins
-        self.behind = launch.begin_us  # how much later the last rank gets here
+        self.behind = launch.begin_us  # how much later the last rank reaches this point
         self.waits = Waits()
         # what the next kernel waits for, and how long after its end the kernel can start
         self.held: tuple[Wait, ...] = ()
-        self.free = 0.0  # end of the last activity of the compute stream, or of what it waited for
-        self.ready = 0.0  # when the next kernel can start there
-        self.lanes: dict[
-            str, tuple[float, int]
-        ] = {}  # end and row of the last activity of each other queue
+        # end of the last activity on the compute stream, or of what this stream waited for
+        self.free = 0.0
+        self.ready = 0.0  # when the next kernel can start on the compute stream
+        # end and row of the last activity on each other queue
+        self.lanes: dict[str, tuple[float, int]] = {}
         self.lanes_of: dict[str, set[str]] = {}
-        self.ends: dict[
-            str, tuple[float, int]
-        ] = {}  # and of each async op that nothing has waited for yet
-        self.begins: dict[str, float] = {}  # when the communicating ones begin
+        # end and row of each async op that nothing has waited for yet
+        self.ends: dict[str, tuple[float, int]] = {}
+        self.begins: dict[str, float] = {}  # when the collectives among them begin
 
     def run(self, computation: str) -> None:
         for op in self.program.computations.get(computation, ()):
@@ -520,7 +522,7 @@ class _Device:
         cost_us = self.costs.get(op.name, op.cost_us)
         sync = op.is_sync
         queued = start
-        if sync:  # it shares the links with asynchronous ones, so it runs after them
+        if sync:  # it shares links with asynchronous collectives, so it runs after them
             queued = self.lanes.get(COLLECTIVES, _NEVER)[0] + self.launch.gap_us
         self._begin(max(start, queued))
         if sync:
@@ -536,11 +538,11 @@ class _Device:
         self.held = ((row, self.launch.gap_us),)
 
     def _begin(self, start: float) -> None:
-        """An activity begins, or a collective begins to wait for the last rank."""
+        """Note that an activity begins, or that a collective begins to wait for the last rank."""
         self.first = min(self.first, start) if len(self.rows) else start
 
     def _issue(self, kernels: float) -> None:
-        """The host launches so many kernels."""
+        """Let the host launch `kernels` kernels."""
         self.host += self.launch.host_us * kernels
         self.issued += self.launch.host_us * kernels
 
@@ -549,8 +551,8 @@ class _Device:
 
         Args:
             held: what the compute stream waits for.
-            lane: the queue that the activity is on; empty for kernels.
-            least_us: when it can start if it waits for nothing.
+            lane: the activity's queue; empty for kernels.
+            least_us: when the activity can start if it waits for nothing.
         """
         if not self.expand:
             return
@@ -579,8 +581,12 @@ class _Device:
         self.lanes[op.lane] = self.ends[op.name] = (start + cost_us, row)
 
     def _end(self, op: Op, start: float, left: float) -> float:
-        """When a kernel ends that gets less done while collectives run; later ones wait for the
-        kernel to end.
+        """When a kernel ends that runs slower while collectives run. Collectives that are not
+        issued yet wait for the kernel.
+
+        Args:
+            start: when it starts.
+            left: what it takes alone, in microseconds.
         """
         factor = self.slower.of(product=op.kind == "matmul")
         clock = start
@@ -613,7 +619,7 @@ class _Device:
         self.free = max(self.free, end)
 
     def _wait_for_device(self) -> None:
-        """The host copies a value from the device and waits for it, so it loses its lead."""
+        """Let the host copy a value from the device and wait for it, so it loses its lead."""
         if self.host < self.free:
             self.host = self.free
             waited = tuple(before for before, _ in self.held)
@@ -621,7 +627,7 @@ class _Device:
         self._issue(1)
 
     def _branch(self, op: Op) -> None:
-        """The longest branch: which one is taken is not known before."""
+        """Run the longest branch, since nobody knows beforehand which one the program takes."""
         self._wait_for_device()
         best: tuple[float, str] | None = None
         for body in op.bodies:
@@ -682,14 +688,17 @@ class _Device:
         )
 
     def _until_host_late(self, host_us: float, period: float) -> int:
-        """Further iterations before a host that is slower than the device has lost its lead."""
+        """How many more iterations run before a host that is slower than the device loses its
+        lead.
+        """
         if host_us <= period + _STEADY_US:
             return sys.maxsize
         return max(int((self.free - self.host) / (host_us - period)), 0)
 
     def _until_others_change(self, rows: int, clock: float) -> int:
-        """Iterations like the one since `clock` before something begins or ends that was issued
-        before row `rows`.
+        """How many more iterations are like the one that began at `clock`.
+
+        They stop being alike when an async op from before row `rows` begins or ends.
         """
         period = self.free - clock
         outside = [(end, row) for end, row in self.ends.values() if row < rows]
@@ -711,7 +720,7 @@ class _Device:
         return (host, self.ready - self.free, self.behind, *ahead)
 
     def _repeat(self, begun: _Begun, times: int) -> None:
-        """Make the iteration that began so represent `times` of them."""
+        """Make the iteration that began at `begun` represent `times` iterations."""
         period = self.free - begun.clock
         issued = self.issued - begun.issued
         rows = begun.rows
@@ -743,7 +752,7 @@ class _Device:
                         self.begins[key] += extra
 
     def _lanes(self, body: str) -> set[str]:
-        """Queues other than the compute stream that a computation and its callees put work on."""
+        """The queues, except compute, on which a computation and its callees put work."""
         if body not in self.lanes_of:
             ops = self.program.computations.get(body, ())
             queued = [
@@ -752,7 +761,7 @@ class _Device:
                 if op.action is HostAction.START or op.stream is Stream.COMMUNICATION
             ]
             found = {op.lane for op in queued}
-            if "compute" in found:  # of synchronous collectives, which use the links
+            if "compute" in found:  # a synchronous collective, which uses the links
                 found.remove("compute")
                 found.add(COLLECTIVES)
             for op in ops:
@@ -762,7 +771,11 @@ class _Device:
 
 
 def _close(state: tuple[float, ...], before: tuple[float, ...], period: float) -> bool:
-    """Has the iteration ended as the one before did, in the same time?"""
+    """Whether an iteration ended in the same state as the one before, in the same time.
+
+    Args:
+        before: the earlier state, with its period appended.
+    """
     if len(state) + 1 != len(before):
         return False
     return all(

@@ -1,4 +1,4 @@
-"""Whether an edit of a program surely shortens its step, by what two compilations predict of it."""
+"""Whether an edit of a program surely shortens its step, by the predictions of two compilations."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ class Verdict(StrEnum):
     """What trying an alternative has shown."""
 
     BETTER = "better"  # both compilations: shorter by `LEAST_GAIN` or more, and it fits
-    FITS = "fits"  # the GPU's memory holds it, and not the program as it is
-    WORSE = "worse"  # both: longer by as much; or it does not fit
-    SAME = "same step"  # both: no change but for rounding
+    FITS = "fits"  # it fits into the GPU's memory; the program as it is does not
+    WORSE = "worse"  # both: longer by `LEAST_GAIN` or more; or it does not fit
+    SAME = "same step"  # both: no change except rounding
     UNSURE = "unsure"  # anything else
-    DIFFERS = "differs"  # its results do
+    DIFFERS = "differs"  # it changes the program's results
 
 
 class Judged(NamedTuple):
@@ -32,17 +32,19 @@ class Judged(NamedTuple):
 
 
 ENDS = ("contention", "an uncertain cost", "the network")
-"""What nobody measured, in the order of the ends in `Steps`: two ends each."""
+"""Names of the uncertainties in `Steps`, in its order. Each has two ends there."""
 
 
 def judge(gained: Controlled) -> Judged:
-    """What both compilations say of a change of the step.
+    """Judge a change of the step by two compilations.
 
-    Four things must hold. Both compilations agree on the sign, and each change is `LEAST_GAIN` or
-    more without the time in which nothing runs: launch gaps are one guess for all kernels. The
-    smaller change is no less than the difference between both: then the mean of the two lies three
-    standard errors from zero, since that error is half the difference. No end of what is only
-    estimated turns the sign.
+    The verdict is sure if four things hold:
+    - Both compilations agree on the sign.
+    - Each change is `LEAST_GAIN` or more, also without the idle time. Launch gaps are one guess for
+      all kernels.
+    - The smaller change is at least the difference between both. The mean of the two then is at
+      least three standard errors from zero, since half the difference is the standard error.
+    - No estimate turns the sign at either of its ends.
     """
     shares = gained.shares
     sign = 1.0 if sum(shares) >= 0 else -1.0
@@ -79,10 +81,14 @@ def _turned_by(gained: Controlled, sign: float) -> Iterator[str]:
 
 
 def turned_by_data(before: Prediction, after: Prediction) -> str:
-    """Which data would make a step shorter that is estimated to be no shorter; empty if none would.
+    """Which data would make a step shorter that is estimated to be no shorter, in words.
 
-    Only costs with extreme data count that the change removes, such as those of a scatter whose
-    rows are all the same. What such data adds to other costs after the change counts against it.
+    Only costs that the change removes count, and that extreme data would raise. An example is a
+    scatter whose rows are all the same. If that data raises costs after the change, these count
+    against it.
+
+    Returns:
+        Empty if no data would make the step shorter.
     """
     costs = Counter(map(_cost_of, _extremes(before)))
     costs.subtract(map(_cost_of, _extremes(after)))
@@ -102,14 +108,14 @@ def turned_by_data(before: Prediction, after: Prediction) -> str:
 
 
 class _Cost(NamedTuple):
-    """A cost that data decides: not its name, which compilations choose."""
+    """A cost that depends on data. It has no name, since each compilation chooses its own names."""
 
-    us: float  # all executions
-    most_us: float
+    us: float  # all executions, as estimated
+    most_us: float  # all executions, with the most extreme data
 
 
 def _extremes(prediction: Prediction) -> Iterator[Uncertain]:
-    """Costs that data which is not plausible makes much longer."""
+    """The costs that extreme, implausible data makes much longer."""
     for item in prediction.uncertain:
         if item.range.extreme_us is not None:
             yield item
