@@ -85,17 +85,17 @@ class Sentence:
     """Words with commands in them, which stay values until they are shown."""
 
     parts: tuple[str | Next, ...] = ()
-    end: WayEnd = WayEnd.DONE
+    end: WayEnd = WayEnd.TODO
 
     @classmethod
-    def of(cls, *parts: str | Next) -> Sentence:
-        """A sentence of texts and commands."""
-        return cls(parts)
+    def done(cls, *parts: str | Next) -> Sentence:
+        """A fact after which nothing is to do."""
+        return cls(parts, WayEnd.DONE)
 
     @classmethod
     def todo(cls, *parts: str | Next) -> Sentence:
         """What only the user can do."""
-        return cls(parts, WayEnd.TODO)
+        return cls(parts)
 
     @classmethod
     def edit(cls, *parts: str | Next) -> Sentence:
@@ -121,10 +121,10 @@ class Sentence:
         return replace(self, parts=parts)
 
     def then(self, other: Sentence) -> Sentence:
-        """This sentence, a semicolon, and another one."""
+        """This sentence, a semicolon, and another one, whose end is that of both."""
         if not self:
             return other
-        return Sentence((*self.parts, "; ", *other.parts))
+        return replace(other, parts=(*self.parts, "; ", *other.parts))
 
 
 def typed(*words: object) -> str:

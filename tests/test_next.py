@@ -24,6 +24,7 @@ from pgle.next import (
     VERIFY,
     Next,
     Sentence,
+    WayEnd,
     to_type,
     to_way,
     typed,
@@ -34,6 +35,7 @@ from pgle.run.inputs.step_times import read_runs
 from pgle.run.inputs.traces import convert_command
 from pgle.trace.nsys.tables import REPORT_MAGIC, _check_sqlite
 from pgle.xla.hlo.proto import module_from_bytes
+from pgle.xla.log.verdict import Remedy
 
 NAMES = (
     "plain",
@@ -158,11 +160,20 @@ def test_the_words_of_the_users_program_are_no_placeholders() -> None:
 
 
 def test_the_commands_of_a_sentence_stay_values_when_paths_fill_them() -> None:
-    sentence = Sentence.of("see what fits with ", VERIFY, ", then profile again")
+    sentence = Sentence.todo("see what fits with ", VERIFY, ", then profile again")
     filled = sentence.filled({"PROFILE": PurePath(UNSAFE), "DUMP": PurePath("a 'b'")})
     (command,) = filled.commands
     assert command.argv == ("pgle", "verify", UNSAFE, "--hlo", "a 'b'")
     assert str(filled) == f"see what fits with `{command}`, then profile again"
+
+
+def test_only_a_fact_ends_in_done() -> None:
+    fact = Sentence.done("XLA did not use the profile")
+    remedies = [item for item in vars(Remedy).values() if isinstance(item, Sentence)]
+    assert len(remedies) > 15
+    for remedy in (*remedies, fact.then(remedies[0])):
+        assert to_way([remedy]).end is WayEnd.TODO
+    assert to_way([fact]).end is WayEnd.DONE
 
 
 def test_flags_of_a_command_are_added_to_those_of_the_shell() -> None:

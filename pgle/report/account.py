@@ -166,9 +166,9 @@ def end_words(known: Known) -> Sentence:
         return Sentence.todo(f"{words}, or its module before optimizations")
     if account is None or known.search is not Search.NOT:
         words = "no profile and no flag that pgle knows shortens this step"
-        return Sentence.of(words)
+        return Sentence.done(words)
     limit = figures.share(LEAST_GAIN)
-    return Sentence.of(f"nothing above {limit} of the step is left to gain")
+    return Sentence.done(f"nothing above {limit} of the step is left to gain")
 
 
 def to_act(account: Account, lever: Opportunity) -> Sentence:

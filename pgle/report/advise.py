@@ -461,7 +461,7 @@ def commands(found: Advised) -> Commands:
             return (found.measure,)
         return (Sentence.edit("the program, then measure it: ", found.measure),)
     if found.best is not None:
-        return (Sentence.of("measure the step before and after the edit"),)
+        return (Sentence.todo("measure the step before and after the edit"),)
     if found.interrupted:
         return (found.again or Sentence.todo("call pgle.advise again to try the rest"),)
     if found.whole is not None:
@@ -472,8 +472,8 @@ def commands(found: Advised) -> Commands:
         how = found.open.how.rstrip(".")
         return (Sentence.edit(f"{how}; then rehearse again"),)
     if not (found.attempts or found.unchanged):
-        return (Sentence.of("pgle knows no edit that shortens this step"),)
-    return (Sentence.of("nothing that was tried is worth an edit"),)
+        return (Sentence.done("pgle knows no edit that shortens this step"),)
+    return (Sentence.done("nothing that was tried is worth an edit"),)
 
 
 def _is_of_account(found: Advised) -> bool:

@@ -17,13 +17,12 @@ def way_of_run(run: RunDirectory, known: Known) -> Commands:
     if command is not None:
         return (command,)
     if move is Move.USE and known.unused is not None:
-        said = Sentence.of("XLA did not use the profile").then(known.unused)
-        return (Sentence.todo(*said.parts),)
+        return (Sentence.done("XLA did not use the profile").then(known.unused),)
     if move is Move.KEEP:
         profile = run.found_profile or run.profile
         keep = Next.of("flags", "preset", "pgle-perf", "--profile", profile)
         words = "keep the profile; the job's script needs what "
-        return (Sentence.of(words, keep, " prints"),)
+        return (Sentence.todo(words, keep, " prints"),)
     if move is Move.LENGTHEN:
         why = (
             " says why the steps cannot be compared; ",

@@ -140,7 +140,7 @@ def after_comparison(
     if found.verdict == "slower":
         return (explanation(found),)
     if found.verdict == "same":
-        return (Sentence.of("both sides take the same time"),)
+        return (Sentence.done("both sides take the same time"),)
     return (Sentence.todo(f"keep {found.new.label}: it is faster"),)
 
 
@@ -158,7 +158,7 @@ def after_lint(flags: Sequence[str], file: str | None, *, clean: bool) -> Comman
     if file:
         given = ("--flags-file", file)
     command = Next.of("rehearse", *given)
-    return (Sentence.of("no error; what they do is shown by ", command),)
+    return (Sentence.done("no error; what they do is shown by ", command),)
 
 
 def run_of_log(log: AnyPath) -> RunDirectory | None:

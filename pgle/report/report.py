@@ -137,7 +137,9 @@ def written(page: Page, lines: Sequence[str]) -> Page:
     )
 
 
-PROOF = Sentence.of("only step times of several launches prove a difference")
+PROOF = Sentence.todo(
+    "compare step times of several launches: only they prove a difference"
+)
 """What follows the page of two recorded steps."""
 
 

@@ -145,7 +145,7 @@ def _hints(profile: str, coverage: Coverage, bounds: Bounds) -> list[Sentence]:
     hints = []
     is_mended = all(module.meets_if_filled(bounds) for module in coverage.main)
     if coverage.invalid and is_mended:
-        invalid = Sentence.of(
+        invalid = Sentence.todo(
             "costs that are no time: ", COMPLETE, " treats them as gaps"
         )
         hints.append(_filled(invalid, profile, coverage.main[0]))

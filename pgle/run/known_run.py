@@ -116,7 +116,7 @@ def _unused(run: RunDirectory) -> Sentence | None:
     if main.verdict in (ProfileUse.USED, ProfileUse.CANNOT_TELL):
         return None
     look = ("see with ", Next.of("confirm", run.path), " what the log says of it")
-    return main.remedy or Sentence.of(*look)
+    return main.remedy or Sentence.todo(*look)
 
 
 def _with_pairs(known: Known, run: RunDirectory) -> Known:

@@ -61,7 +61,7 @@ STATES = tuple(
         Measured, (None, *VERDICTS), Search, ACCOUNTS, (False, True)
     )
 )
-UNUSED = Sentence.of("end its name with .pbtxt")
+UNUSED = Sentence.todo("end its name with .pbtxt")
 """What can be known of a program or of a run directory."""
 
 

@@ -74,6 +74,15 @@ def test_real_run_of_2024(capsys: pytest.CaptureFixture[str]) -> None:
     assert "line 47: Found profile, using profile guided latency estimator" in text
 
 
+def test_what_a_log_lacks_is_to_be_set_and_not_done(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    log = tmp_path / "job.log"
+    log.write_text("step 1, 0.2 s\nstep 2, 0.2 s\n")
+    assert run(["confirm", str(log)]) == 1
+    assert "\nNow: set TF_CPP_MIN_LOG_LEVEL=0" in capsys.readouterr().out
+
+
 def test_tables_fit_a_terminal(capsys: pytest.CaptureFixture[str]) -> None:
     run(["confirm", "testdata/maxtext_pgle/llama2_7b_pgle_run.log"])
     assert max(map(len, capsys.readouterr().out.splitlines())) <= 100

@@ -541,10 +541,10 @@ def _with_hints(
     return replace(full, hints=tuple(_hints(full, renamed)))
 
 
-FILL = Sentence.of(
+FILL = Sentence.todo(
     "fill gaps from same-shape instructions and estimates with ", COMPLETE
 )
-MEASURE = Sentence.of(
+MEASURE = Sentence.todo(
     "estimated costs do not count here, so more of them do not help: measure this program with ",
     PROFILE,
     ", or ask for less with --min-time-coverage",
@@ -556,7 +556,7 @@ def _hints(item: ModuleCoverage, renamed: bool) -> Iterator[Sentence]:
     other names.
     """
     if item.is_of_others:
-        yield Sentence.of(
+        yield Sentence.todo(
             "every name is for another fingerprint; this module is "
             f"{item.fingerprint or 'without one'}"
         )
@@ -569,21 +569,21 @@ def _hints(item: ModuleCoverage, renamed: bool) -> Iterator[Sentence]:
         made_by = (
             f"this profile was made by another program, flags or jax version{also}"
         )
-        yield Sentence.of(f"{made_by}: profile this program with ", PROFILE)
+        yield Sentence.todo(f"{made_by}: profile this program with ", PROFILE)
     lost = [
         gap
         for gap in item.gaps
         if gap.kind is CostKind.COLLECTIVE and not item.is_foreign
     ]
     if lost and renamed:
-        yield Sentence.of(
+        yield Sentence.todo(
             "the profile has collectives under other names: ",
             CONVERT,
             " translates them, if LHS was on in the profile run, or DUMP has a schedule dump of "
             "the performance run",
         )
     elif lost and not item.ambiguous:
-        yield Sentence.of(
+        yield Sentence.todo(
             "the profile lacks collectives: convert the trace of all streams with its HLO (",
             CONVERT,
             "), or profile again (",
@@ -591,7 +591,7 @@ def _hints(item: ModuleCoverage, renamed: bool) -> Iterator[Sentence]:
             ")",
         )
     if item.ambiguous:
-        yield Sentence.of(
+        yield Sentence.todo(
             f"{len(item.ambiguous)} collectives were renamed after scheduling and the dump does "
             "not say from what: give its schedule dump in --hlo too "
             "(--xla_dump_latency_hiding_schedule=true), or profile with LHS on (",
@@ -599,7 +599,7 @@ def _hints(item: ModuleCoverage, renamed: bool) -> Iterator[Sentence]:
             ")",
         )
     if item.mismatched and not item.is_foreign:
-        yield Sentence.of(
+        yield Sentence.todo(
             "names of another opcode or shape come from another program or another jax: profile "
             "this one again with ",
             PROFILE,

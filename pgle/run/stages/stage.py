@@ -185,7 +185,7 @@ def confirm_stage(
             "",
             ProfileUse.CANNOT_TELL,
             why,
-            remedy=Sentence.of(remedy),
+            remedy=Sentence.todo(remedy),
             profile=str(profile),
         )
     if not facts and not files.seen.exists() and not files.log.stat().st_size:

@@ -224,39 +224,39 @@ class ModuleVerdict(KnownCoverage):
 class Remedy:
     """What to do about a verdict; each names the next thing to type or to change."""
 
-    FORMAT = Sentence.of(
+    FORMAT = Sentence.todo(
         "the suffix decides: .pbtxt is text, .pb is binary; name the file after what it holds, "
         "and check it with ",
         SHOW,
     )
-    PATH = Sentence.of(
+    PATH = Sentence.todo(
         "give an absolute path: ~ is not expanded, and a relative one counts from the process's "
         "working directory"
     )
-    DIRECTORY = Sentence.of(
+    DIRECTORY = Sentence.todo(
         "name a file in it after the module's fingerprint (",
         CONVERT_ALL,
         "), or give one .pbtxt file; disabled async collectives, combine thresholds and device "
         "count change fingerprints",
     )
-    NOT_GIVEN = Sentence.of(
+    NOT_GIVEN = Sentence.todo(
         "check --xla_gpu_pgle_profile_file_or_directory_path in XLA_FLAGS: the file must end in "
         ".pbtxt or .pb (other suffixes are ignored without a word)"
     )
-    SILENT = Sentence.of(
+    SILENT = Sentence.todo(
         "set --xla_gpu_enable_latency_hiding_scheduler=true (an explicit false disables the "
         "profile since 0.11.2; unset does so before 0.5.1), and end the profile's name in .pbtxt "
         "or .pb"
     )
-    CHECKER = Sentence.of(
+    CHECKER = Sentence.todo(
         "leave --xla_gpu_pgle_accuracy_checker at its default (…_WARN); ",
         VERIFY,
         " shows what is missing",
     )
-    PARTIAL = Sentence.of(
+    PARTIAL = Sentence.todo(
         "see what is missing with ", VERIFY, ", fill it with ", COMPLETE
     )
-    FOREIGN = Sentence.of(
+    FOREIGN = Sentence.todo(
         "this profile was made by another program, flags or jax version: profile this program "
         "with ",
         PROFILE,
@@ -264,42 +264,42 @@ class Remedy:
         VERIFY,
         " shows what fits",
     )
-    NO_NAMES = Sentence.of(
+    NO_NAMES = Sentence.todo(
         "the profile is of another program, XLA version or fingerprint: compare with ",
         VERIFY,
     )
-    OTHER_MODULE = Sentence.of(
+    OTHER_MODULE = Sentence.todo(
         "normal for helper modules; for the main module see ", VERIFY
     )
-    OLD_XLA = Sentence.of(
+    OLD_XLA = Sentence.todo(
         "say which jax it was (--jax 0.6.2), or run with "
         "XLA_FLAGS='--xla_dump_to=DIR --xla_dump_latency_hiding_schedule=true' and pass ",
         Next(("--schedule", "DIR", "--profile", "PROFILE")),
     )
-    CACHE = Sentence.of(
+    CACHE = Sentence.todo(
         "compile again: JAX_ENABLE_COMPILATION_CACHE=false, or an empty "
         "JAX_COMPILATION_CACHE_DIR"
     )
-    LEVEL = Sentence.of(
+    LEVEL = Sentence.todo(
         "set TF_CPP_MIN_LOG_LEVEL=0 in the environment before Python starts (JAX hides INFO "
         "lines), or pass --schedule"
     )
-    EMPTY_TRACE = Sentence.of(
+    EMPTY_TRACE = Sentence.todo(
         "another profiler, such as nsys, holds CUPTI: run ", AUTO, " without it first"
     )
-    FLAG = Sentence.of("see ", FLAGS_LINT)
-    MODULE = Sentence.of("choose another --module")
-    WHOLE_LOG = Sentence.of("give the whole log of the run")
-    WHOLE_OR_SILENT = Sentence.of(f"{WHOLE_LOG}; if this is all of it, {SILENT}")
-    CPU = Sentence.of(
+    FLAG = Sentence.todo("see ", FLAGS_LINT)
+    MODULE = Sentence.todo("choose another --module")
+    WHOLE_LOG = Sentence.todo("give the whole log of the run")
+    WHOLE_OR_SILENT = Sentence.todo(f"{WHOLE_LOG}; if this is all of it, {SILENT}")
+    CPU = Sentence.todo(
         "run it on GPUs, or see what a GPU would do: ", REHEARSE, ", ", PERF_SIMULATED
     )
-    END = Sentence.of("find out why the program ended, then run it again")
-    PGLE_CACHE = Sentence.of(
+    END = Sentence.todo("find out why the program ended, then run it again")
+    PGLE_CACHE = Sentence.todo(
         "fill the cache again with JAX_ENABLE_PGLE=true: run each module more often than "
         "JAX_PGLE_PROFILING_RUNS"
     )
-    RANKS = Sentence.of(
+    RANKS = Sentence.todo(
         "give every rank the same profile, flags and log level: ranks with different schedules "
         "deadlock"
     )

@@ -10,7 +10,7 @@ from dataclasses import replace
 import pytest
 from scenes import HALF_EXPOSED, timeline
 
-from pgle.next import Way
+from pgle.next import Way, WayEnd
 from pgle.report.page.figures import Unit
 from pgle.report.page.html import DARK, LIGHT, render
 from pgle.report.page.plain import markdown
@@ -179,3 +179,10 @@ def test_charts_side_by_side_have_the_whole_width() -> None:
     written = render(replace(PLAIN, sections=sections))
     places = [written.index(f'id="s-{key}"') for key in ("wide", "key0", "key1")]
     assert places == sorted(places)
+
+
+@pytest.mark.parametrize("end", WayEnd)
+def test_every_renderer_heads_the_end_of_a_way_by_what_it_is(end: WayEnd) -> None:
+    ended = replace(PLAIN, way=Way(done="say so", end=end))
+    assert f"<h2>{end}</h2><p>say so</p>" in render(ended)
+    assert f"\n\n{end}: say so\n" in markdown(ended)
