@@ -28,10 +28,9 @@ def measured_ms(results: Path) -> float:
     return float(found[1])
 
 
-def row(program: Path) -> str:
+def row(program: Path, module: Path) -> str:
     """A program's predicted step, its range, the measured step and their ratio."""
     target = load_target("mi350x")
-    (module,) = (program / "training").glob("*.before_optimizations.txt")
     with TemporaryDirectory() as folder:
         request = CompileRequest(
             module,
@@ -55,8 +54,13 @@ def main(checkout: str, *names: str) -> None:
     tools = Path(checkout) / "perf_tools/hlo_eval_tools"
     for results in sorted(tools.glob("*/*/results/training.csv")):
         program = results.parents[1]
-        if not names or program.name in names:
-            print(row(program), flush=True)
+        if names and program.name not in names:
+            continue
+        modules = list((program / "training").glob("*.before_optimizations.txt"))
+        if not modules:
+            print(f"{program.name}: the checkout lacks its module", file=sys.stderr)
+            continue
+        print(row(program, modules[0]), flush=True)
 
 
 if __name__ == "__main__":
