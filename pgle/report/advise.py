@@ -231,7 +231,7 @@ def _table(found: Advised) -> Table:
     for item in found.ranked:
         rows.append((*_row(item), _profiled(item.tried)))
         if _reads_like_gain(item):
-            rows.append((f"  {_why(item)}", *[""] * len(_HEADS)))
+            rows.append((f"  {item.why}", *[""] * len(_HEADS)))
     steps = (found.base, *(item.tried for item in found.ranked))
     origins = costs_are(step.costs_are for step in steps if step is not None)
     head = origins.removesuffix(" and estimated")
@@ -245,8 +245,9 @@ def _reads_like_gain(item: Attempt) -> bool:
 
 
 def _why(item: Attempt) -> str:
-    """Why an alternative is not proposed, and what limits it."""
-    limits = () if item.verdict is Verdict.WORSE else _limits(item.changes)
+    """Why an alternative is not proposed, and what limits it if it is one change."""
+    is_open = item.verdict is not Verdict.WORSE and len(item.changes) == 1
+    limits = _limits(item.changes) if is_open else ()
     return "; ".join((item.why, *limits))
 
 

@@ -192,7 +192,8 @@ def test_a_shorter_step_that_is_no_gain_has_the_reason_under_its_row() -> None:
     )
     why = "it needs 93.1 GiB of 60.0 GiB"
     tried = cast(Tried, step)
-    large = Attempt((UNROLL,), Verdict.WORSE, why, tried, gained)
+    limited = replace(UNROLL, limit="a NaN spreads")
+    large = Attempt((limited,), Verdict.UNSURE, why, tried, gained)
     found = advised(large, ranked=[large], base=step)
     names = [as_cell(row[0]).value for row in _table(found).rows]
     assert names == ["as it is", "unroll 2, a.py:1", f"  {why}"]

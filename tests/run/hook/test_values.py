@@ -286,6 +286,21 @@ def test_sizes_of_which_one_is_a_multiple_become_small_together() -> None:
     assert Split().compared().sizes == "32 → 8, 1536 → 48, 512 → 16"
 
 
+def test_a_length_that_equals_a_fixed_width_becomes_small_alone() -> None:
+    width = 64
+
+    def step(w: Any, x: Any) -> Any:
+        rows, length, _ = x.shape
+        heads = (x @ w).reshape(rows, length, 4, width // 4)
+        mixed = jnp.einsum("bqhd,bkhd->bqkh", heads, heads)
+        return w, jnp.tanh(mixed).mean()
+
+    program = Program()
+    program.step = step  # type: ignore[method-assign]
+    program.shapes = ((width, width), (2, width, width))
+    assert program.compared().sizes == f"{width} → 16"
+
+
 def test_a_program_is_computed_once_for_all_its_alternatives() -> None:
     values = importlib.import_module("pgle_hook.values")
     found: list[dict[str, Any]] = []

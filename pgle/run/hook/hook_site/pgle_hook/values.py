@@ -373,6 +373,7 @@ class _Step:
         self._places = [
             place for place, leaf in enumerate(leaves) if hasattr(leaf, "dtype")
         ]
+        # what becomes of a size, or of one axis of the arrays of one shape: (shape, axis)
         self._sizes = {}
         self.made = []  # kinds of values that it computes, arguments and results among them
         self._numbers = {}  # by size: the largest number that places on it are compared with
@@ -382,7 +383,10 @@ class _Step:
         found = []
         for place in self._places:
             leaf = self._leaves[place]
-            shape = [self._sizes.get(size, size) for size in leaf.shape]
+            shape = [
+                self._sizes.get((leaf.shape, axis), self._sizes.get(size, size))
+                for axis, size in enumerate(leaf.shape)
+            ]
             found.append(self._jax.ShapeDtypeStruct(shape, leaf.dtype))
         return found
 
@@ -423,6 +427,29 @@ class _Step:
         for group in (left, *itertools.combinations(left, 2)):
             self._shrink_together([size for size in group if size in left], least)
             left = [size for size in left if size not in self._sizes]
+        for size in left:
+            self._shrink_some_axes(size, least[size])
+
+    def _shrink_some_axes(self, size, small):
+        """Make a size small on some of its axes only: a length that happens to equal a width which
+        the function has as a constant. Axes of arrays with the rarest shape come first, since data
+        have one and parameters share theirs.
+        """
+        shapes = [leaf.shape for leaf in map(self._leaves.__getitem__, self._places)]
+        axes = [
+            (shape, axis)
+            for shape in sorted(
+                set(shapes), key=lambda shape: (shapes.count(shape), shape)
+            )
+            for axis, found in enumerate(shape)
+            if found == size
+        ]
+        alone = [one for one in axes[:MOST_TRIED] if self._traces_with({one: small})]
+        if alone:
+            return
+        for pair in itertools.islice(itertools.combinations(axes, 2), MOST_TRIED):
+            if self._traces_with(dict.fromkeys(pair, small)):
+                return
 
     def _shrink_together(self, sizes, least):
         """Divide several sizes by the same number, as large as possible. One may be a multiple of
@@ -452,8 +479,12 @@ class _Step:
 
     def shown(self):
         """The sizes that were made small: ``2048 → 16``."""
-        pairs = ((size, small) for size, small in self._sizes.items() if size != small)
-        return ", ".join("%d → %d" % pair for pair in pairs)
+        found = []
+        for key, small in self._sizes.items():
+            size = key[0][key[1]] if isinstance(key, tuple) else key
+            if size != small:
+                found.append("%d → %d" % (size, small))
+        return ", ".join(dict.fromkeys(found))
 
     def values(self):
         """Random arguments: numbers of normal size, so that products of them are so, too."""
