@@ -1,5 +1,5 @@
-"""What a capture has shown of a program around its step: devices that it leaves idle, and a step
-that is compiled again and again. These opportunities go before all savings.
+"""Facts of a captured program around its step: devices that it leaves idle, and a step that it
+compiles again and again. These opportunities go before all savings.
 """
 
 from __future__ import annotations
@@ -15,41 +15,41 @@ from pgle.errors import many
 class Recompiled:
     """A function that a program compiled more than once."""
 
-    function: str  # as the program names it
+    function: str  # its name in the program
     compilations: int
-    executions: int  # of all that was compiled of it
-    why: str  # what differs, one clause
+    executions: int  # of all its compilations together
+    why: str  # what differs between compilations, one clause
     remedy: str  # in the imperative
 
     @property
     def is_each_step(self) -> bool:
-        """Whether most executions needed a compilation of their own. Two compilations do not count:
-        the second step may find its arrays in other places than the first.
+        """Whether more than half of the executions needed a compilation of their own. Two
+        compilations are normal: the second step may find its arrays in other places.
         """
         return self.compilations > 2 and 2 * self.compilations > self.executions
 
     @property
     def words(self) -> str:
-        """A line with the remedy."""
+        """The finding and the remedy in one line."""
         times = f"{self.function} is compiled {self.compilations} times"
         return f"{times}: {self.why}; {self.remedy}"
 
 
 @dataclass(frozen=True, slots=True)
 class CapturedFacts:
-    """What is known of a captured program besides the module of its step."""
+    """Facts of a captured program besides the module of its step."""
 
-    devices: int = 0  # that the user asked for; 0: nobody did
-    recompiled: Recompiled | None = None  # its step was; None: it was compiled once
+    devices: int = 0  # number that the user asked for; 0 if the user did not ask
+    recompiled: Recompiled | None = None  # its step; None if it was compiled once
 
     @property
     def words(self) -> tuple[str, ...]:
-        """Warnings that the account of the step makes needless."""
+        """Warnings that the account of the step repeats, so that they can be left out."""
         found = self.recompiled
         return (found.words,) if found is not None and found.is_each_step else ()
 
     def leaves_idle(self, used: int) -> bool:
-        """Whether a step on so many devices leaves some idle that were asked for."""
+        """Whether a step on `used` devices leaves some idle that the user asked for."""
         return used < self.devices
 
 
@@ -59,11 +59,11 @@ NOTHING_KNOWN = CapturedFacts()
 def opportunities_of(
     facts: CapturedFacts, devices: int, step_us: float
 ) -> Iterator[Opportunity]:
-    """What goes before all savings of a step.
+    """The opportunities that go before all savings of a step.
 
     Args:
-        devices: that the step is for.
-        step_us: its microseconds.
+        devices: number of devices that run the step.
+        step_us: length of the step in microseconds.
     """
     if facts.recompiled is not None and facts.recompiled.is_each_step:
         yield _recompiled(facts.recompiled)
@@ -80,8 +80,8 @@ def _recompiled(found: Recompiled) -> Opportunity:
 
 
 def _idle(used: int, asked: int, step_us: float) -> Opportunity:
-    """At most the share of the idle devices: gradients are reduced then, and what each device does
-    with the state stays.
+    """Use idle devices. The step can lose at most their share. It loses less, because devices then
+    reduce gradients, and each still updates the whole state.
     """
     why = f"the step runs on {used} of the {asked} that were asked for"
     found = _first(OpportunityKind.IDLE_DEVICES, f"Use all {asked} GPUs", why, _EDIT)
@@ -89,7 +89,7 @@ def _idle(used: int, asked: int, step_us: float) -> Opportunity:
 
 
 def _first(kind: OpportunityKind, title: str, why: str, edit: str) -> Opportunity:
-    """An opportunity of unknown saving that comes first."""
+    """An opportunity that comes first, with unknown saving."""
     return Opportunity(
         kind=kind,
         expected_us=None,

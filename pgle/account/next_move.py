@@ -1,5 +1,5 @@
-"""The way on from an answer: what is known of a program decides the next move, and each move leads
-to one that was not made yet, or to an end.
+"""Decide what to do after an answer, from all that pgle knows about a program. No move repeats one
+that the user has made already. Each leads to a new move or to an end.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ BY_SCHEDULE = frozenset(
         OpportunityKind.FLAGS,
     )
 )
-"""Opportunities that need no edit of the program and none of the machine."""
+"""Opportunities that change neither the program nor the machine."""
 
 
 OF_PROGRAM = frozenset(
@@ -48,7 +48,7 @@ OF_PROGRAM = frozenset(
         OpportunityKind.SETTINGS,
     )
 )
-"""Opportunities that need an edit of the program. What is in neither set is the machine's."""
+"""Opportunities that need an edit of the program. Those in neither set concern the machine."""
 
 BY_ADVISE = frozenset(
     (
@@ -61,13 +61,13 @@ BY_ADVISE = frozenset(
         OpportunityKind.DONATION,
     )
 )
-"""Of these, what the command of `Move.ADVISE` tries without an edit of the user. `TRIED_BY` of
-`pgle.run.untried` names the alternative of each.
+"""Those of `OF_PROGRAM` that the command of `Move.ADVISE` tries without an edit by the user.
+`pgle.run.untried.TRIED_BY` names the alternative of each.
 """
 
 
 class Measured(StrEnum):
-    """Whether baseline and performance run were timed and compared."""
+    """Whether and where the steps of baseline and performance run were timed and compared."""
 
     NOT = "not"
     TOO_SHORT = "too short"  # their steps cannot be compared
@@ -76,30 +76,30 @@ class Measured(StrEnum):
 
 
 class Search(StrEnum):
-    """Whether other flags were looked for."""
+    """Whether somebody searched for other flags."""
 
     NOT = "not"
     IN_VAIN = "in vain"
-    FOUND = "found"  # and they are not measured yet
+    FOUND = "found"  # better flags, not measured yet
 
 
 class Move(StrEnum):
     """What to do next."""
 
-    # the stage or comparison of the run that is missing or out of date
+    # make the stage or comparison of the run that is missing or out of date
     FINISH = "finish"
-    VERIFY = "verify"  # see what the profile lacks
-    USE = "use"  # the end: the user makes XLA use the profile
-    MEASURE = "measure"  # a run of all stages
+    VERIFY = "verify"  # see which costs the profile lacks
+    USE = "use"  # an end: only the user can make XLA use the profile
+    MEASURE = "measure"  # run all stages
     ADVISE = "advise"  # try the edit with the compiler
-    SEARCH = "search"  # for flags
-    PROVE = "prove"  # on GPUs what a simulation has shown
-    REPEAT = "repeat"  # more launches on GPUs
-    EXPLAIN = "explain"  # where the slower side loses its time
-    LENGTHEN = "lengthen"  # the end: only the user makes the program run more steps
-    KEEP = "keep"  # the end: the setting is better
-    EDIT = "edit"  # the end: the program or the machine is the user's
-    END = "end"  # the end: nothing is left
+    SEARCH = "search"  # search for flags
+    PROVE = "prove"  # repeat on GPUs what a simulation has shown
+    REPEAT = "repeat"  # measure more launches on GPUs
+    EXPLAIN = "explain"  # see where the slower side loses its time
+    LENGTHEN = "lengthen"  # an end: only the user can make the program run more steps
+    KEEP = "keep"  # an end: the setting is better
+    EDIT = "edit"  # an end: only the user can edit the program or the machine
+    END = "end"  # an end: no move is left
 
 
 ENDS = frozenset((Move.USE, Move.LENGTHEN, Move.KEEP, Move.EDIT, Move.END))
@@ -107,32 +107,32 @@ ENDS = frozenset((Move.USE, Move.LENGTHEN, Move.KEEP, Move.EDIT, Move.END))
 
 @dataclass(frozen=True, slots=True)
 class Known:
-    """What is known of a program."""
+    """All that pgle knows about a program and its run."""
 
     measured: Measured = Measured.NOT
-    verdict: Verdict | None = None  # of the comparison of their step times
+    verdict: Verdict | None = None  # of the comparison of step times
     search: Search = Search.NOT
-    account: Account | None = None  # of its newest step; None: no step was taken apart
+    account: Account | None = None  # of its newest step; None if pgle has none
     is_unfinished: bool = False  # a stage of its run is missing or out of date
-    # the profile has enough of the costs that `verify` asks for
+    # whether the profile has enough of the costs that `verify` asks for
     is_covered: bool = True
-    # what to do if XLA did not use the profile; None: it did, or nobody knows
+    # what to do if XLA did not use the profile; None if it did, or if that is unknown
     unused: Sentence | None = None
-    is_repeated: bool = False  # undecided steps were measured by more launches
+    is_repeated: bool = False  # undecided steps were measured with more launches
 
     @property
     def lever(self) -> Opportunity | None:
-        """The largest lever of the account; None without an account, or if nothing is to gain."""
+        """The account's lever; None without an account or a lever."""
         return None if self.account is None else self.account.lever
 
 
 def known_of(
     timed: TimedSteps | None, *, search: Search, account: Account | None = None
 ) -> Known:
-    """What is known by timed steps, a search for flags, and an account.
+    """Combine timed steps, a search for flags, and an account.
 
     Args:
-        timed: None: nothing was compared.
+        timed: None if no steps were compared.
     """
     if timed is None:
         return Known(search=search, account=account)
@@ -141,12 +141,12 @@ def known_of(
         return Known(Measured.ON_GPU, timed.verdict, search, account)
     verdict = timed.verdict
     if verdict is Verdict.FASTER and not timed.pays:
-        verdict = Verdict.SAME  # no job on GPUs is worth it
+        verdict = Verdict.SAME  # too little to be worth a job on GPUs
     return Known(Measured.SIMULATED, verdict, search, account)
 
 
 def next_move(known: Known) -> Move:
-    """The move that follows; no move leads back to what is known already."""
+    """The move that follows. No move asks for something that is known already."""
     if known.is_unfinished:
         return Move.FINISH
     if not known.is_covered:
@@ -171,14 +171,14 @@ def next_move(known: Known) -> Move:
 
 
 def _is_settled(known: Known) -> bool:
-    """Whether a setting changes nothing that more launches could show."""
+    """Whether more launches could show no change: steps are the same, or repeated in vain."""
     is_unclear = known.verdict is Verdict.UNDECIDED
     return known.verdict is Verdict.SAME or (is_unclear and known.is_repeated)
 
 
 def _after_change_on_gpu(known: Known) -> Move:
-    """After timed steps on a GPU that are not settled. A faster setting is kept, but for an edit
-    that nobody tried or made yet.
+    """The move after timed steps on a GPU that are not settled. A faster setting is kept, unless an
+    edit is left to try or to make.
     """
     if known.verdict is Verdict.UNDECIDED:
         return Move.REPEAT
@@ -192,13 +192,13 @@ def _after_change_on_gpu(known: Known) -> Move:
 
 
 def _is_edit(known: Known) -> bool:
-    """Whether the largest lever is an edit of the program, or is the machine's."""
+    """Whether the account's lever changes the program or the machine."""
     lever = known.lever
     return lever is not None and lever.kind not in BY_SCHEDULE
 
 
 def _is_tried_by_advise(known: Known) -> bool:
-    """Whether the largest lever is an edit that nobody has tried yet, and `advise` can."""
+    """Whether the account's lever is an edit that `advise` can try, and nobody has tried yet."""
     lever = known.lever
     if lever is None or lever.tried or lever.not_tried:
         return False
@@ -206,7 +206,7 @@ def _is_tried_by_advise(known: Known) -> bool:
 
 
 def _is_open(known: Known) -> bool:
-    """Whether flags could save enough to look for them."""
+    """Whether flags could save enough to be worth a search."""
     if known.account is None:
         return True
     unproven = known.account.unproven

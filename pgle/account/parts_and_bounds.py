@@ -1,6 +1,4 @@
-"""What the accounts of a schedule and of a trace are made of alike: parts, bounds, and the search
-for flags.
-"""
+"""Parts, bounds, and the search for flags, for the accounts of a schedule and of a trace alike."""
 
 from __future__ import annotations
 
@@ -24,17 +22,17 @@ from pgle.next import Next
 from pgle.schedule.simulate import Breakdown
 
 EQUAL = 1e-3
-"""Two sums of exposed time that differ by less are one: a trace has whole nanoseconds, and
-collectives are summed in another order than the step."""
+"""Two sums of exposed time are equal if they differ by a smaller share. A trace has whole
+nanoseconds, and collectives are summed in another order than the step."""
 
 
 def parts_of(
     parts: Breakdown, other_us: float | None = None
 ) -> Mapping[StepPart, float]:
-    """Microseconds of each part; they add up to the step.
+    """Microseconds of each part. They add up to the step.
 
     Args:
-        other_us: work of no instruction; None: a schedule has none.
+        other_us: work that belongs to no instruction; None for a schedule, which has none.
     """
     other = {} if other_us is None else {StepPart.OTHER: other_us}
     return {
@@ -49,9 +47,9 @@ def parts_of(
 def bounds_of(
     parts: Breakdown, *, best_order_us: float, contended_us: float
 ) -> StepBounds:
-    """What the step could take at best.
+    """The lower bounds of a step.
 
-    A step without collectives has neither their exposed time nor the contention that the hidden
+    Without collectives, a step loses both their exposed time and the contention that the hidden
     ones cause.
     """
     exposed_us = parts.exposed_communication_us
@@ -63,17 +61,17 @@ def bounds_of(
 
 
 def best_order_us(step_us: float, hideable_us: float, shortest_us: float) -> float:
-    """The shortest step that any order of the instructions makes.
+    """The shortest step that any order of the instructions could reach, in microseconds.
 
     Args:
-        hideable_us: what independent compute could hide, of all exposed collectives.
-        shortest_us: what no schedule of these instructions undercuts (`schedule.bounds`).
+        hideable_us: exposed time of all collectives that independent compute could hide.
+        shortest_us: the lower bound over all schedules (`schedule.bounds`).
     """
     return min(max(shortest_us, step_us - hideable_us), step_us)
 
 
 def loss_by(found: Contention, us: float) -> ContentionLoss | None:
-    """What a step loses to contention, with the factors; None if nothing."""
+    """What a step loses to contention, with the factors; None if it loses nothing."""
     if us <= 0:
         return None
     return ContentionLoss(
@@ -86,21 +84,20 @@ def loss_by(found: Contention, us: float) -> ContentionLoss | None:
 
 @dataclass(frozen=True, slots=True)
 class PlacedCollective:
-    """A collective of a step, as far as a search for flags asks."""
+    """The facts about a collective that decide whether flags can hide it."""
 
     kind: str  # ``all-gather``
     us: float  # exposed time in a step, 0 and more
     count: float  # executions in a step
-    is_stuck: bool  # no compute of its computation is independent of it
-    arrays: int = 1  # that it moves; several if XLA combined collectives
+    is_stuck: bool  # no compute in its computation is independent of it
+    arrays: int = 1  # arrays that it moves; several if XLA combined collectives
 
 
 def reach_of_flags_us(collectives: Iterable[PlacedCollective]) -> float:
-    """Exposed time that combining, splitting or pipelining could hide.
+    """Exposed microseconds that combining, splitting or pipelining collectives could hide.
 
-    A collective that runs once, alone of its kind, with one array, and of which nothing is
-    independent, has nothing to be combined with, no parts, and no other iteration to be moved
-    into.
+    A stuck collective does not count if it is the only one of its kind, runs once, and moves one
+    array. XLA cannot combine it with another, split it, or move it into another iteration.
     """
     found = tuple(collectives)
     runs = Counter[str]()
@@ -118,14 +115,14 @@ def search_for_flags(
     *,
     has_waits: bool = False,
 ) -> tuple[Opportunity, ...]:
-    """A search for flags; none if flags can hide nothing.
+    """A search for flags as an opportunity; empty if flags can hide nothing.
 
     Args:
-        reach_us: as of `reach_of_flags_us`.
-        exposed_us: all exposed communication, which no search saves more than.
-        command: that searches; None: it is not known.
+        reach_us: from `reach_of_flags_us`.
+        exposed_us: all exposed communication; a search can save no more.
+        command: the command that searches; None if unknown.
         where: the exposed collectives, the most exposed first.
-        has_waits: there are exposed waits for other ranks, too, which no flag hides.
+        has_waits: whether some exposed time is waits for other ranks, which no flag hides.
     """
     most_us = min(reach_us, exposed_us)
     if most_us <= 0:
@@ -156,7 +153,11 @@ def search_for_flags(
 def tried_by(
     advise: Next | None, levers: Iterable[Opportunity]
 ) -> tuple[Opportunity, ...]:
-    """Edits of the program, with the command that tries those that it can."""
+    """Add the command of `advise` to the edits that it can try.
+
+    Args:
+        advise: None if unknown; then nothing changes.
+    """
     if advise is None:
         return tuple(levers)
     found = []

@@ -1,4 +1,4 @@
-"""What compiled schedules of one program have shown, as opportunities of the one that runs
+"""Turn the gains of other schedules of a program into opportunities of the schedule that runs
 today.
 """
 
@@ -19,21 +19,21 @@ NOISE = "within the model's noise"
 
 @dataclass(frozen=True)
 class ScheduleGains:
-    """What the latency-hiding scheduler (LHS) and a profile gain."""
+    """The gains of the latency-hiding scheduler (LHS) and of a profile."""
 
-    lhs: Controlled | None  # over XLA's own schedule; None where that has LHS too
-    profile: Controlled  # over LHS without it
-    now_us: float  # the step that the user's flags make
+    lhs: Controlled | None  # over today's schedule; None if that uses LHS already
+    profile: Controlled  # over LHS without a profile
+    now_us: float  # the step with the user's flags
     lhs_us: float  # the step with LHS and no profile
     moved: str  # how many collectives the profile moves, by `moved_words`
-    is_measured: bool  # the profile has measured costs
-    lhs_flag: str  # turns LHS on
+    is_measured: bool  # whether the profile has measured costs
+    lhs_flag: str  # the flag that turns LHS on
     measure: Next | None  # the command that measures the program
-    timed: TimedSteps | None = None  # what the profile changed where it was measured
+    timed: TimedSteps | None = None  # the measured change by the profile, if any
 
     @property
     def opportunities(self) -> Iterator[Opportunity]:
-        """What shortens the step, each against the step that the user's flags make."""
+        """LHS and the profile as opportunities, if they shorten the step."""
         if self.lhs is not None and self.lhs.answer.share > 0:
             yield gained(
                 OpportunityKind.SCHEDULER,
@@ -50,7 +50,7 @@ class ScheduleGains:
             yield self._of_profile()
 
     def _of_timed(self, timed: TimedSteps) -> Iterator[Opportunity]:
-        """The profile, if timed steps got enough shorter with it."""
+        """The profile as an opportunity, if it made timed steps enough shorter."""
         if not timed.pays:
             return
         yield Opportunity(
@@ -82,18 +82,18 @@ class ScheduleGains:
 
 
 def moved_words(moves: Collection[Move]) -> str:
-    """How many collectives a profile moves."""
+    """How many collectives a profile moves, in words."""
     moved = sum(move.moved for move in moves)
     return f"{moved} of {len(moves)} collectives move"
 
 
 def is_sure(found: Controlled) -> bool:
-    """Whether a predicted gain is one of overlap, and not of the model's noise."""
+    """Whether a predicted gain comes from more overlap and not from the model's noise."""
     answer = found.answer
     is_overlap = answer.idle_share <= answer.share / 2
     return not found.depends and answer.low >= 0 and is_overlap
 
 
 def pays(found: Controlled) -> bool:
-    """Whether a schedule is predicted to shorten the step by enough to be worth a job."""
+    """Whether a schedule's predicted gain is sure, and large enough to be worth a job."""
     return is_sure(found) and is_worth(found.answer.share)

@@ -1,4 +1,4 @@
-"""The account of a step that was scheduled and priced: no GPU ran it."""
+"""The account of a step that XLA scheduled and pgle priced. No GPU ran it."""
 
 from __future__ import annotations
 
@@ -51,15 +51,15 @@ BASES: Mapping[str, Basis] = {
     "measured": Basis.MEASURED,
     "simulated": Basis.SIMULATED,
 }
-"""What a predicted step rests on, by where all its costs come from; else it is estimated."""
+"""The basis of a predicted step by the origin of all its costs. Other origins mean estimated."""
 
 
 @dataclass(frozen=True, slots=True)
 class PlannedMemory:
-    """Device memory of a step, in bytes; None where unknown."""
+    """Device memory of a step, in bytes; None if unknown."""
 
     peak_bytes: int | None = None  # by XLA's plan
-    limit_bytes: int | None = None  # what the program can have
+    limit_bytes: int | None = None  # the most that the program can have
 
 
 def account_of_schedule(
@@ -79,12 +79,14 @@ def account_of_schedule(
     """Take a predicted step apart.
 
     Args:
-        module: as it was scheduled.
-        tried: what other schedules of the same program have shown, against this step.
-        facts: what its capture has shown.
-        search: the command that looks for other flags; None: it is not known.
-        advise: the command that tries edits of the program; None: it is not known.
-        is_searched: it was done, and found nothing better.
+        module: the scheduled module.
+        prediction: its predicted step.
+        tried: gains of other schedules of the same program over this step.
+        facts: facts from the program's capture.
+        memory: device memory of the step.
+        search: the command that searches for flags; None if unknown.
+        advise: the command that tries edits of the program; None if unknown.
+        is_searched: whether a search for flags was made and found nothing better.
         base: which step it is.
         timed: the timed steps of its run directory.
     """
@@ -128,7 +130,7 @@ def account_of_schedule(
 
 
 def contention_of(prediction: Prediction) -> ContentionLoss | None:
-    """What a predicted step loses to contention; None if nothing."""
+    """What a predicted step loses to contention; None if it loses nothing."""
     return loss_by(prediction.contention, prediction.contended_us)
 
 
@@ -143,10 +145,10 @@ def _in_reach(item: Placement) -> PlacedCollective:
 
 
 def within(tried: Iterable[Opportunity], limit_us: float) -> Iterator[Opportunity]:
-    """Opportunities, of which a profile saves no more than the best order does.
+    """Limit the saving of a profile to the saving of the best order of instructions.
 
     Args:
-        limit_us: microseconds that the best order of the instructions saves.
+        limit_us: microseconds that the best order saves.
     """
     for item in tried:
         if item.kind is OpportunityKind.PROFILE:
@@ -167,11 +169,11 @@ def gained(
     command: Next | None = None,
     flag: str = "",
 ) -> Opportunity:
-    """What one compiled schedule gains over another.
+    """The gain of one compiled schedule over another, as an opportunity.
 
     Args:
         found: the gain by both compilations, as shares of `step_us`.
-        step_us: of the schedule that it is compared with.
+        step_us: the step of the other schedule.
     """
     answer = found.answer
     tried = "it depends on what autotuning picks" if found.depends else ""
@@ -197,7 +199,7 @@ def step_costs(
     hardware: Hardware,
     memory: PlannedMemory = PlannedMemory(),
 ) -> StepCosts:
-    """What each instruction of a predicted step takes on the compute stream."""
+    """The costs of a predicted step by instruction."""
     timeline = prediction.timeline
     computes = timeline.stream == Stream.COMPUTE
     us = _by_name(timeline, np.where(computes, timeline.duration_us, 0.0))
@@ -220,7 +222,7 @@ def step_costs(
 
 
 def _by_name(timeline: Timeline, values: np.ndarray) -> Mapping[str, float]:
-    """Sums of a column by instruction, without those that have none."""
+    """Sums of a column by instruction, without sums of 0."""
     size = len(timeline.names)
     sums = np.bincount(timeline.instruction, weights=values, minlength=size)
     return {timeline.names[at]: float(sums[at]) for at in np.flatnonzero(sums).tolist()}

@@ -25,16 +25,16 @@ from pgle.xla.owners import loops
 
 SCHEMA = "pgle.snapshot/1"
 MIB = 1 << 20
-SAME_WITHIN = 0.01  # of a kept figure: two compilations may differ by so much
-LEAST_MIB = 0.1  # smaller sizes are in bytes
-LEAST_TIMES = 10.0  # from here on a ratio says more than a share
+SAME_WITHIN = 0.01  # share of a kept figure by which two compilations may differ
+LEAST_MIB = 0.1  # smaller sizes are shown in bytes
+LEAST_TIMES = 10.0  # from here on a change is shown as a ratio, not as a share
 
 
 class CollectiveFacts(msgspec.Struct, frozen=True):
-    """Collectives of one kind and size of group, in one step."""
+    """The collectives of one step with the same kind and group size."""
 
-    count: int  # that a step starts
-    bytes: int  # of their results, all together
+    count: int  # how many a step starts
+    bytes: int  # of all their results together
 
 
 class Snapshot(msgspec.Struct, frozen=True, kw_only=True):
@@ -47,18 +47,20 @@ class Snapshot(msgspec.Struct, frozen=True, kw_only=True):
     jaxlib: str
     step_us: float  # predicted
     parts_us: dict[str, float]  # of its account; they add up to the step
-    memory_bytes: int | None  # of a device; None if XLA left no report
+    memory_bytes: int | None  # on each device; None if XLA wrote no report
     collectives: dict[str, CollectiveFacts]  # by kind and size of group
     order: str  # a digest of the order in which a rank starts them
 
 
 def exposed_us(snapshot: Snapshot) -> float:
-    """Communication that nothing hides."""
+    """Exposed communication in microseconds."""
     return snapshot.parts_us.get(StepPart.COMMUNICATION.value, 0.0)
 
 
 def collectives_of(module: Module) -> dict[str, CollectiveFacts]:
-    """The collectives of a step, by ``all-gather over 8``; loops of unknown length count once."""
+    """The collectives of a step by kind and group size (``all-gather over 8``). Loops of unknown
+    length count once.
+    """
     counts = Counter[str]()
     sizes = Counter[str]()
     for item, kind in walk_collectives(module):
@@ -72,29 +74,32 @@ def collectives_of(module: Module) -> dict[str, CollectiveFacts]:
 
 
 def started(module: Module) -> list[str]:
-    """The collectives that a rank starts in a step, in their order; names of the program do not
-    matter.
+    """The collectives that a rank starts in a step, in order, in words without the program's
+    names.
     """
     order = launch_order(module)
     return [str(order.collectives[start]) for start in order.starts]
 
 
 def order_of(module: Module) -> str:
-    """A digest of the order in which a rank starts collectives."""
+    """A digest (16 hexadecimal digits) of the order in which a rank starts collectives."""
     return hashlib.sha256("\n".join(started(module)).encode()).hexdigest()[:16]
 
 
 def to_text(snapshot: Snapshot) -> str:
-    """As JSON that a person can read."""
+    """JSON that a person can read."""
     data = msgspec.json.encode(snapshot)
     return msgspec.json.format(data, indent=1).decode() + "\n"
 
 
 def from_text(text: str, where: str) -> Snapshot:
-    """What `to_text` wrote.
+    """Read what `to_text` wrote.
+
+    Args:
+        where: the file, for the error.
 
     Raises:
-        UserError: it is something else.
+        UserError: the text has another format.
     """
     try:
         found = msgspec.json.decode(text, type=Snapshot)
@@ -117,7 +122,10 @@ class Change:
 
 
 def changes(before: Snapshot, after: Snapshot) -> tuple[Change, ...]:
-    """What differs, the likely causes first. Steps and memory within `SAME_WITHIN` are equal."""
+    """All facts that differ, the likely causes first.
+
+    Times are equal if they differ by at most `SAME_WITHIN` of the step, memory by that share of it.
+    """
     return (*_of_setting(before, after), *_of_program(before, after))
 
 

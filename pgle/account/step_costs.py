@@ -1,4 +1,4 @@
-"""A step as the levers read it: a scheduled module, and what each of its instructions takes."""
+"""A step as the levers read it: a scheduled module, and the time of each instruction."""
 
 from __future__ import annotations
 
@@ -12,35 +12,35 @@ from pgle.xla.targets import Hardware
 
 @dataclass(frozen=True)
 class StepCosts:
-    """Costs of one step, from a trace or from a schedule's model alike."""
+    """The costs of one step, from a trace or from a simulated schedule."""
 
     module: Module  # as XLA scheduled it
     hardware: Hardware  # the GPU
     step_us: float
-    # microseconds of a step by instruction, all its executions; only what runs on the compute
-    # stream, and each as long as it takes there
+    # microseconds of a step by instruction, over all its executions; only time on the compute
+    # stream
     us: Mapping[str, float]
     count: Mapping[str, float]  # executions in a step, by instruction
-    basis: Basis  # what `us` rests on
-    peak_bytes: int | None = None  # device memory by XLA's plan; None where unknown
-    limit_bytes: int | None = None  # what a program can have; None where unknown
-    # microseconds of a step in which an asynchronous operation runs and nothing computes, by the
-    # instruction that starts it; of operations at the same time, each has all of it
+    basis: Basis  # how `us` was found
+    peak_bytes: int | None = None  # device memory by XLA's plan; None if unknown
+    limit_bytes: int | None = None  # memory that a program can have; None if unknown
+    # exposed microseconds of a step, by the instruction that starts an asynchronous operation; if
+    # several run at the same time, each has all of this time
     exposed_us: Mapping[str, float] = field(default_factory=dict)
-    # of the same operations, all that they take; of what is missing here, no more is known
+    # microseconds of the same operations, hidden or not; if one is missing, use `exposed_us`
     communication_us: Mapping[str, float] = field(default_factory=dict)
-    # of instructions that another edit takes away, as `us`
+    # like `us`, for instructions that another edit removes
     replaced_us: Mapping[str, float] = field(default_factory=dict)
-    # of the step, in which only copies run: the part of all of them together
+    # microseconds of a step in which only copies run, of all copies together
     exposed_copies_us: float = 0.0
 
     @property
     def whole_us(self) -> Mapping[str, float]:
-        """As `us`, if no other edit takes anything away."""
+        """`us` with the instructions that other edits remove."""
         return {**self.us, **self.replaced_us}
 
     def without(self, names: Collection[str]) -> StepCosts:
-        """The costs that are left if another edit takes some instructions away."""
+        """The costs that are left after another edit removes some instructions."""
         left = {name: us for name, us in self.us.items() if name not in names}
         gone = {name: us for name, us in self.us.items() if name in names}
         return replace(self, us=left, replaced_us={**self.replaced_us, **gone})

@@ -1,8 +1,8 @@
-"""The account of a step as a value, which every command shows and none computes for itself.
+"""The account of a step as a value. Every command shows it, and no command computes its own.
 
-A step has parts, which add up to it. An *opportunity* is one change that would shorten it. Its
-saving is counted against one base, the step of the account, and is drawn from one part of it. What
-all savings of a part make together is at most that part (`Account.together_us`).
+A step has parts, which add up to it. An *opportunity* is one change that would shorten the step.
+Its saving is counted against the step of the account, and shortens one part of that step. All
+savings of a part together are at most that part (`Account.together_us`).
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from pgle.worth import is_worth
 from pgle.xla.hlo.frames import in_package
 
 LARGE = 0.05
-"""Of the step. From here on a saving that was left is a warning."""
+"""Share of the step. A saving of this size that the user leaves is a warning."""
 
 
 class Basis(StrEnum):
-    """What a figure rests on."""
+    """How a figure was found."""
 
     MEASURED = "measured"  # on a GPU
     SIMULATED = "simulated"  # recorded on the simulated GPU
@@ -31,7 +31,7 @@ class Basis(StrEnum):
 
 
 class StepBase(StrEnum):
-    """Which step an account is of: what its shares are counted against."""
+    """Which step an account describes. Its shares are shares of this step."""
 
     NOW = "with the flags that you use now"
     PROFILED = "with the profile and the flags that you use now"
@@ -42,12 +42,12 @@ class StepBase(StrEnum):
 
     @property
     def short(self) -> str:
-        """The step in a headline, where the base is named below."""
+        """The step in a headline, if the text below names the base."""
         return "the step with the profile" if self is StepBase.PROFILED else "the step"
 
 
 class StepPart(StrEnum):
-    """Parts of a step; they add up to it."""
+    """Parts of a step. They add up to it."""
 
     COMPUTE = "compute"
     COMMUNICATION = "exposed communication"
@@ -79,7 +79,7 @@ class OpportunityKind(StrEnum):
     COPIES = "exposed copies"
     RECOMPILATION = "repeated compilation"
     OTHER_MODULES = "other modules"
-    # that only `advise` finds
+    # only `advise` finds these
     UNROLL = "iterations of a loop"
     CHUNKS = "a loss over all tokens at once"
     SETTINGS = "settings of the trainer"
@@ -101,83 +101,84 @@ class OpportunityKind(StrEnum):
 class Place:
     """One instruction that an opportunity is about."""
 
-    instruction: str  # its name in the module or in the trace; else what the row is of
+    # its name in the module or in the trace; if the row is no instruction, the row's name
+    instruction: str
     us: float  # microseconds in a step, all executions
-    note: str = ""  # in words
+    note: str = ""  # a remark in words
     op_name: str = ""  # the framework's name: ``jit(step)/layers/attn/dot_general``
-    source: str = ""  # ``train.py:41``; empty where unknown
+    source: str = ""  # ``train.py:41``; empty if unknown
 
 
 @dataclass(frozen=True, slots=True)
 class Opportunity:
-    """One change, and what it would save of the account's step."""
+    """One change, and how much it would shorten the account's step."""
 
     kind: OpportunityKind
-    # microseconds of a step; None: only its bound is known, until somebody tries it
+    # expected saving in microseconds of a step; None if only its bound is known
     expected_us: float | None
-    least_us: float  # what it saves at least; negative if it can lengthen the step
-    most_us: float  # what it saves at most
-    part: StepPart  # of the step, which the saving is drawn from
+    least_us: float  # least saving; negative if it can lengthen the step
+    most_us: float  # most saving
+    part: StepPart  # the part of the step that the saving shortens
     basis: Basis  # how the saving was found
     title: str  # the remedy as an imperative: ``Fuse the attention``
-    why: str = ""  # what was found, one clause with its number
+    why: str = ""  # the finding, one clause with its number
     edit: str = ""  # what to write or set, one sentence
-    command: Next | None = None  # that tries it
-    flag: str = ""  # an XLA flag that does it
-    source: str = ""  # line of the program to edit; empty: see the first of `where`
+    command: Next | None = None  # the command that tries the change
+    flag: str = ""  # an XLA flag that makes the change
+    source: str = ""  # line of the program to edit; if empty, the first of `where`
     where: tuple[Place, ...] = ()  # the costliest first
-    # instructions whose time it takes away; of opportunities with common ones only one counts
+    # instructions whose time it removes; of opportunities that share some, only one counts
     instructions: frozenset[str] = field(default=frozenset(), repr=False)
-    tried: str = ""  # what trying it has shown, in words; empty: nobody tried
-    not_tried: str = ""  # why `advise` could not try it; empty: nobody knows
-    # it goes before all savings, since figures of the step do not hold what it saves
+    tried: str = ""  # result of a trial, in words; empty if nobody tried
+    not_tried: str = ""  # why `advise` could not try it; empty if unknown
+    # whether it goes before all savings, because the step's figures do not contain its saving
     comes_first: bool = False
 
     @property
     def line(self) -> str:
-        """Where the edit is made: ``train.py:41``; empty if nobody knows."""
+        """The line to edit: ``train.py:41``; empty if unknown."""
         sources = (self.source, *(place.source for place in self.where))
         return in_package(next(filter(None, sources), ""))
 
     @property
     def known_saving_us(self) -> float:
-        """What it is ordered by: the expected saving; a bound alone counts for nothing."""
+        """The expected saving, which decides its place; 0 if only a bound is known."""
         return 0.0 if self.expected_us is None else self.expected_us
 
     @property
     def at_stake_us(self) -> float:
-        """The expected saving; its bound if nobody knows what to expect."""
+        """The expected saving, or its upper bound if the expected saving is unknown."""
         return self.most_us if self.expected_us is None else self.expected_us
 
 
 @dataclass(frozen=True, slots=True)
 class Trial:
-    """What the compiler has shown of an opportunity's edit, as shares of the step."""
+    """The result of compiling the program with an opportunity's edit, as shares of the step."""
 
-    saved: float  # negative: the step is longer
+    saved: float  # negative if the step is longer
     least: float
     most: float
     words: str  # ``−70.1 % of the predicted step, attention cudnn, better``
-    helps: bool  # it is worth an edit
-    title: str = ""  # the edit as an imperative; empty: it is none of the program
+    helps: bool  # whether it is worth an edit
+    title: str = ""  # the edit as an imperative; empty if the program needs no edit
     edit: str = ""  # what to write, one sentence
     source: str = ""  # line of the program to edit
-    part: StepPart = StepPart.COMPUTE  # of the step, that gets shorter most
+    part: StepPart = StepPart.COMPUTE  # the part of the step that gets shorter most
 
 
 Refused = NewType("Refused", str)
 """Why `advise` could not try an opportunity's edit, one clause."""
 
 Budget = NewType("Budget", int)
-"""How many alternatives `advise` must try to come to an opportunity's edit."""
+"""How many alternatives `advise` must try before it reaches an opportunity's edit."""
 
 Shown = Mapping[OpportunityKind, Trial | Refused | Budget]
-"""What trying the edit of each opportunity has shown, or why it was not tried."""
+"""By opportunity: the result of trying its edit, or why nobody tried it."""
 
 
 @dataclass(frozen=True, slots=True)
 class StepBounds:
-    """What a step could take at best, by name; each changes one thing and keeps the rest."""
+    """Lower bounds of a step in microseconds. Each changes one thing and keeps the rest."""
 
     best_order_us: float  # no order of these instructions is shorter
     without_communication_us: float  # the same step with no collectives
@@ -186,32 +187,32 @@ class StepBounds:
 
 @dataclass(frozen=True, slots=True)
 class ContentionLoss:
-    """What a step loses because collectives slow the kernels that run at the same time."""
+    """The compute time that a step loses because collectives slow kernels at the same time."""
 
-    us: float  # of compute in a step
+    us: float  # lost compute time in a step
     product: float  # how many times as long matrix products take
-    other: float  # and other kernels
-    launches: int  # that these factors were measured on; 0: assumed, of other jobs
+    other: float  # how many times as long other kernels take
+    launches: int  # launches behind these factors; 0 if assumed from other jobs
 
 
 @dataclass(frozen=True, slots=True)
 class UnreadWork:
-    """Work of a trace that an edit may shorten; without the program's HLO nobody can price it."""
+    """Work in a trace that an edit may shorten. pgle cannot price it without the program's HLO."""
 
-    what: str  # ``scatters``; ``compute`` if the names of its instructions say no more
-    us: float  # in a step
-    is_named: bool  # the names of its instructions say what to edit
+    what: str  # ``scatters``; ``compute`` if names of instructions tell no more
+    us: float  # microseconds in a step
+    is_named: bool  # whether names of instructions tell what to edit
     where: tuple[Place, ...] = ()  # the costliest first
 
 
 @dataclass(frozen=True, slots=True)
 class TimedSteps:
-    """What the timed steps of a run directory say; it counts more than any prediction."""
+    """The comparison of timed steps in a run directory. It counts more than any prediction."""
 
     base_us: float  # the median step without the profile
-    step_us: float  # with it
-    change: float  # of the step as a share, negative if it got shorter
-    # least, most: ends of the change's confidence interval; of simulated steps, the ends of the
+    step_us: float  # the median step with the profile
+    change: float  # share of the step, negative if it got shorter
+    # least, most: ends of the change's confidence interval; for simulated steps, the ends of the
     # estimate's range
     least: float
     most: float
@@ -220,35 +221,36 @@ class TimedSteps:
 
     @property
     def pays(self) -> bool:
-        """Whether the step got shorter by enough to be worth an action."""
+        """Whether the step got shorter, by enough to be worth an action."""
         return self.verdict is Verdict.FASTER and is_worth(-self.change)
 
 
 @dataclass(frozen=True)
 class Account:
-    """One step."""
+    """One step in parts, with its bounds and the changes that would shorten it."""
 
     module: str  # the program's name
     base: StepBase  # which step it is
     step_us: float
-    least_us: float  # what the step takes at least
-    most_us: float | None  # and at most; None: it is a lower bound
-    basis: Basis  # what `step_us` rests on
+    least_us: float  # lower end of the step's range
+    most_us: float | None  # upper end; None if `step_us` is a lower bound
+    basis: Basis  # how `step_us` was found
     parts: Mapping[StepPart, float]  # microseconds; they add up to the step
     bounds: StepBounds
     opportunities: tuple[Opportunity, ...]  # the largest expected saving first
-    timed: TimedSteps | None = None  # of its run directory; None: nothing was compared
-    unread: UnreadWork | None = None  # None: the program's HLO was read
+    timed: TimedSteps | None = None  # None if its run directory compares no steps
+    unread: UnreadWork | None = None  # None if pgle read the program's HLO
     contention: ContentionLoss | None = (
-        None  # None: no kernel runs next to a collective
+        None  # None if no kernel runs during a collective
     )
 
     def with_trials(self, shown: Shown) -> Account:
-        """The account with what trying edits of its program has shown.
+        """The account with the results of trying edits of its program.
 
-        An edit that helps saves what was compiled, also if the account had no such opportunity.
-        Nothing is expected of an edit that does not help. What could not be tried keeps its saving
-        and says why. What a budget left out is tried with a larger one.
+        If an edit helps, its opportunity gets the saving of the trial. The opportunity is added if
+        the account lacks it. If an edit does not help, its opportunity saves 0. If `advise` could
+        not try an edit, the opportunity keeps its saving and says why. If the budget was too small
+        for it, the command gets a larger one.
         """
         known = {item.kind for item in self.opportunities}
         placed = [shown[kind] for kind in known if kind in shown]
@@ -274,7 +276,7 @@ class Account:
         tried = replace(item, tried=trial.words, command=None, expected_us=0.0)
         if not trial.helps:
             return replace(tried, least_us=0.0, most_us=0.0, basis=Basis.COMPILED)
-        # one edit may be that of several opportunities
+        # several opportunities may have the same edit
         taken = item.instructions | {trial.words}
         tried = replace(
             tried,
@@ -293,13 +295,13 @@ class Account:
         )
 
     def share(self, us: float) -> float:
-        """Microseconds as a share of the step; 0 of an empty step."""
+        """Microseconds as a share of the step; 0 if the step is empty."""
         return us / self.step_us if self.step_us > 0 else 0.0
 
     @property
     def lever(self) -> Opportunity | None:
-        """The largest opportunity that is worth its effort, or what comes first; None: nothing is
-        to gain.
+        """The opportunity that comes first, else the largest one that is worth its effort; None if
+        there is neither.
         """
         for item in self.opportunities:
             if item.comes_first or is_worth(self.share(item.known_saving_us)):
@@ -308,13 +310,15 @@ class Account:
 
     @property
     def first(self) -> Opportunity | None:
-        """What goes before all savings; None: nothing does."""
+        """The opportunity that goes before all savings; None if none does."""
         lever = self.lever
         return lever if lever is not None and lever.comes_first else None
 
     @property
     def unproven(self) -> Opportunity | None:
-        """The largest one that nobody has tried, and whose bound is worth an attempt."""
+        """The largest opportunity that has only a bound, if that bound is worth a trial; else
+        None.
+        """
         open_ones = (
             item
             for item in self.opportunities
@@ -327,10 +331,11 @@ class Account:
 
     @property
     def needs_module(self) -> bool:
-        """Whether unread work may hide more than the largest lever saves.
+        """Whether unread work may hold a larger saving than the lever, so that the module is
+        needed.
 
-        Work of which names say what to edit counts as a whole. Other compute counts if no lever
-        is large.
+        If names tell what to edit, all of the work counts. Other compute counts only if no lever is
+        large.
         """
         if self.unread is None or self.share(self.unread.us) < LARGE:
             return False
@@ -346,8 +351,9 @@ class Account:
 
     @property
     def together_us(self) -> float:
-        """What all opportunities are expected to save together: never more than their parts, but
-        for one edit that shortens several parts.
+        """The expected saving of all opportunities together, in microseconds.
+
+        It is at most the sum of their parts. The exception is one edit that shortens several parts.
         """
         found = chosen(self.opportunities)
         together_us = sum(
@@ -358,7 +364,7 @@ class Account:
 
 
 def _found_by(kind: OpportunityKind, trial: Trial) -> Opportunity:
-    """What a trial alone has found; `Account.with_trials` says what it saves."""
+    """An opportunity that only a trial has found. `Account.with_trials` sets its saving."""
     return Opportunity(
         kind=kind,
         expected_us=0.0,
@@ -371,20 +377,20 @@ def _found_by(kind: OpportunityKind, trial: Trial) -> Opportunity:
 
 
 def in_order(found: Iterable[Opportunity]) -> tuple[Opportunity, ...]:
-    """What comes first, then opportunities by expected saving, then by what they save at most."""
+    """Sort opportunities: those that come first, then by expected saving, then by most saving."""
     return tuple(sorted(found, key=_place_of))
 
 
 def _place_of(item: Opportunity) -> tuple[bool, float, float]:
-    """What it is sorted by; what comes first keeps its order."""
+    """The sort key of an opportunity. Those that come first keep their order."""
     if item.comes_first:
         return False, 0.0, 0.0
     return True, -item.known_saving_us, -item.most_us
 
 
 def chosen(found: Iterable[Opportunity]) -> tuple[Opportunity, ...]:
-    """The opportunities that can be had together: of two that take away the same instructions,
-    the larger.
+    """The opportunities that add up. Of two that remove the same instructions, only the larger one
+    counts.
     """
     taken: set[str] = set()
     kept = []
@@ -397,7 +403,7 @@ def chosen(found: Iterable[Opportunity]) -> tuple[Opportunity, ...]:
 
 
 def excluded(found: Iterable[Opportunity]) -> Mapping[OpportunityKind, OpportunityKind]:
-    """By kind, the larger opportunity that takes its instructions away."""
+    """By kind of a left-out opportunity, the larger one that removes the same instructions."""
     owner: dict[str, OpportunityKind] = {}
     other: dict[OpportunityKind, OpportunityKind] = {}
     for item in in_order(found):

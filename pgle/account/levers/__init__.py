@@ -36,15 +36,16 @@ LEVERS: tuple[Callable[[StepCosts, Flow], Opportunity | None], ...] = (
     optimizer.find,
     remat.find_room,
 )
-"""A function for each edit: what it would save, or None where it does not apply. An instruction
-belongs to the first that takes it away.
+"""A function for each edit, which returns its opportunity, or None if the edit does not apply. If
+several edits remove an instruction, it belongs to the first.
 """
 
 
 def find_levers(step: StepCosts) -> tuple[Opportunity, ...]:
     """The edits that may be worth an action, the largest expected saving first.
 
-    No instruction belongs to two of them, but for a scatter whose whole table is also reduced.
+    No instruction belongs to two of them. The exception is a scatter that makes a whole gradient
+    which devices then reduce.
     """
     flow = Flow(step.module)
     found = []

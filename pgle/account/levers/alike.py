@@ -1,6 +1,4 @@
-"""Which devices compute the same value: a value is replicated if no device has another input for
-it.
-"""
+"""Which devices compute the same value. They do if all inputs of the value are the same on them."""
 
 from __future__ import annotations
 
@@ -15,17 +13,17 @@ from pgle.xla.hlo.module import Instruction
 from pgle.xla.hlo.replica_groups import Groups
 
 Classes = tuple[int, ...]
-"""By device, the number of its class: devices of one class have the same value. Classes are
-numbered in the order of their first device.
+"""The number of each device's class, by device. Devices of one class have the same value. Classes
+are numbered in the order of their first device.
 """
 
 _Variable = tuple[str, int]  # a loop, and a place in its state
 
 _UNLIKE = ("partition-id", "replica-id", "rng", "infeed", "recv", "recv-done")
-"""Opcodes whose result differs from device to device, or may do so."""
+"""Opcodes whose result may differ from device to device."""
 
 _JOINED = ("all-reduce", "all-gather", "collective-broadcast")
-"""Collectives after which all devices of a group have the same."""
+"""Collectives that give all devices of a group the same result."""
 
 
 class Alike:
@@ -44,12 +42,15 @@ class Alike:
             self._settle()
 
     def copies(self, name: str) -> int:
-        """How many devices compute the same value as any other; 1: each has its own part."""
+        """How many devices at least compute the same value; 1 if some device alone has its value.
+
+        A value of unknown class counts as 1.
+        """
         classes = self._found.get(name)
         return 1 if classes is None else min(Counter(classes).values())
 
     def _settle(self) -> None:
-        """Assume that all values are the same everywhere, and divide them until nothing changes.
+        """Assume that all values are the same everywhere, and split classes until nothing changes.
 
         One pass is not enough: a loop may carry a value from one iteration to the next.
         """
@@ -66,7 +67,7 @@ class Alike:
                 self._carried[variable] = found
 
     def _of(self, name: str) -> Classes:
-        """The classes of a value, as far as they are known now."""
+        """The classes of a value, as far as they are known so far."""
         if name in self._flow.nodes:
             return self._found.get(name, self._same)
         item = self._module.instructions[name]
@@ -81,14 +82,16 @@ class Alike:
         return self._apart
 
     def _all(self, names: Iterable[str]) -> Classes:
-        """The classes of what is computed from some values."""
+        """The classes of a value that is computed from others."""
         found = self._same
         for name in names:
             found = self._both(found, self._of(name))
         return found
 
     def _of_parameter(self, item: Instruction) -> Classes:
-        """Of a parameter of the program as it is sharded; of any other as if it was."""
+        """The classes of a program's parameter, by its sharding. Any other parameter counts as
+        different on every device.
+        """
         number = item.parameter_number
         shards = self._module.shards
         if item.computation != self._module.entry or number is None:
@@ -119,7 +122,9 @@ class Alike:
         return moved(given, operation.replica_groups, is_split=True)
 
     def _row(self, name: str) -> tuple[int, ...]:
-        """What a slice of a row gives each device, if its number says where; else nothing."""
+        """The values that devices take from a row of constants, one each, if the device number is
+        the index; else empty.
+        """
         row, *start = self._flow.inputs[name]
         values = self._module.instructions[row].row
         if len(values) != len(self._same) or len(start) != 1:
@@ -130,13 +135,13 @@ class Alike:
 
 
 def numbered(labels: Iterable[object]) -> Classes:
-    """Labels of devices as classes."""
+    """Turn labels of devices into classes: devices with equal labels have one class."""
     numbers: dict[object, int] = {}
     return tuple([numbers.setdefault(label, len(numbers)) for label in labels])
 
 
 def _both(one: Classes, other: Classes) -> Classes:
-    """Devices that are of one class in both."""
+    """The classes of devices that have one class in both inputs."""
     if one == other:
         return one
     return numbered(zip(one, other, strict=True))
@@ -146,8 +151,9 @@ def moved(given: Classes, groups: Groups, *, is_split: bool) -> Classes:
     """The classes after a collective.
 
     Args:
-        groups: of devices; empty: all are one.
-        is_split: each device of a group gets a part of its own.
+        given: the classes before it.
+        groups: groups of devices; if empty, all devices are one group.
+        is_split: whether each device of a group gets a part of its own.
     """
     labels: list[object] = [-1 - device for device in range(len(given))]
     for group in groups or (tuple(range(len(given))),):
@@ -159,7 +165,7 @@ def moved(given: Classes, groups: Groups, *, is_split: bool) -> Classes:
 
 
 def _permuted(given: Classes, pairs: Sequence[tuple[int, int]]) -> Classes:
-    """The classes after values went from some devices to others; the rest have zeros."""
+    """The classes after a collective-permute. Devices that receive nothing have zeros."""
     sources: Mapping[int, int] = {target: source for source, target in pairs}
     labels = []
     for device in range(len(given)):

@@ -1,8 +1,8 @@
-"""Attention that writes its scores to memory, where one fused kernel would keep them on the chip.
+"""Attention that writes its scores to memory. One fused kernel would keep them on the chip.
 
-It is found by what it computes, not by names: a product whose result, the scores, goes through an
-exponential and a reduction into a second product. Kernels that read or write as many elements on
-the way belong to it, forward and backward.
+pgle finds it by its computation, not by names: the result of a product (the scores) goes through an
+exponential and a reduction into a second product. Kernels on the way that read or write as many
+elements belong to it, forward and backward.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ from pgle.errors import in_words, many
 from pgle.xla.hlo.frames import in_package
 
 _LAYOUTS = RESHAPED.union(("slice", "concatenate", "pad", "broadcast", "constant"))
-"""Opcodes that only place values elsewhere."""
+"""Opcodes that only move values to other places."""
 
 Variable = tuple[str, int]  # a loop, and the place in its state
 
 
 def find(step: StepCosts, flow: Flow) -> Opportunity | None:
-    """What fused attention would save; None if there is none to fuse, or it saves nothing."""
+    """The saving by fused attention; None if there is none to fuse, or if it saves nothing."""
     scores = _unfused(flow, largest_head(step.hardware))
     if not scores:
         return None
@@ -48,7 +48,7 @@ def find(step: StepCosts, flow: Flow) -> Opportunity | None:
     if fused.likely >= now_us:
         return None
     sizes = " × ".join(f"{each:,}" for each in forward[0].key)
-    # the line with its result, which `pgle advise` names, too
+    # the line that computes the attention's result; `pgle advise` names the same line
     result = forward[0].values(flow)[0]
     node = flow.nodes[result]
     of_kernel = places(step, [flow.kernel[result]])[0].source
@@ -100,7 +100,7 @@ _DROPS = (
 
 
 def _edit(known: Terms, is_published: bool) -> str:
-    """What to write, and all that has to be in it for the same model."""
+    """The edit in words, with everything that the call needs to compute the same model."""
     own = [
         name
         for name, has in (("mask", known.is_masked), ("bias", known.is_biased))
@@ -121,7 +121,7 @@ def _edit(known: Terms, is_published: bool) -> str:
 
 
 def _call(known: Terms, own: Sequence[str]) -> str:
-    """JAX's call of cuDNN; causal alone only where nothing else can be masked."""
+    """JAX's call of cuDNN. It is plainly causal only if no causal mask does anything else."""
     kept = (*own, "scale")
     given = "".join(f", {name}={name}" for name in kept)
     also = ""
@@ -134,7 +134,7 @@ def _call(known: Terms, own: Sequence[str]) -> str:
 
 
 def _fused_us(step: StepCosts, item: Scores, causal: set[Key]) -> Speed:
-    """One fused kernel in place of what surrounds these scores."""
+    """The speed of one fused kernel that replaces the kernels around these scores."""
     size = item.size
     work = AttentionWork(
         heads=size.batch,
@@ -171,7 +171,7 @@ def _is_attention(flow: Flow, item: Scores) -> bool:
 
 
 def _takes_weights(flow: Flow, item: Scores, values: str) -> bool:
-    """Whether some of queries, keys and values are weights, as in a layer with a softmax in it.
+    """Whether queries, keys or values are weights, as in a layer that contains a softmax.
 
     Attention of several heads has a batch dimension in all of them.
     """
@@ -182,7 +182,7 @@ def _takes_weights(flow: Flow, item: Scores, values: str) -> bool:
 
 
 def _is_one_kernel(flow: Flow, item: Scores) -> bool:
-    """Whether the product and all that takes its result are fused already."""
+    """Whether one kernel holds the product and all products that take its result."""
     kernel = flow.kernel[item.product]
     return all(flow.kernel[name] == kernel for name in item.products)
 
@@ -199,8 +199,8 @@ def _kernels(flow: Flow, scores: Sequence[Scores]) -> set[str]:
 
 
 def _layouts(flow: Flow, scores: Sequence[Scores], kernels: set[str]) -> Iterator[str]:
-    """Kernels that only put queries, keys, values or results in another order: a fused kernel may
-    take them as they are.
+    """Kernels that only change the layout of queries, keys, values or results. A fused kernel may
+    not need them.
     """
     near: set[str] = set()
     for item in scores:
@@ -213,7 +213,7 @@ def _layouts(flow: Flow, scores: Sequence[Scores], kernels: set[str]) -> Iterato
 
 
 def _moved(flow: Flow, product: str) -> Iterator[str]:
-    """What a product's inputs are copies of, and the copies of its result."""
+    """The values that a product's inputs are copies of, and the copies of its result."""
     for given in flow.inputs[product][:2]:
         yield from flow.looked_at(given, _LAYOUTS)
     todo = [product]
@@ -228,7 +228,7 @@ def _moved(flow: Flow, product: str) -> Iterator[str]:
 
 
 def _kept(flow: Flow, region: Sequence[str]) -> dict[Variable, str]:
-    """The variables of loops that keep scores for the backward pass, with one of their names."""
+    """The loop variables that keep scores for the backward pass, each with one of its names."""
     found: dict[Variable, str] = {}
     for name in region:
         for user in flow.users.get(name, ()):
@@ -246,7 +246,7 @@ def _variable(flow: Flow, name: str) -> Variable | None:
 
 
 def _fills(flow: Flow, kept: Mapping[Variable, str]) -> Iterator[str]:
-    """The nodes that fill the memory of such variables before the loop."""
+    """The nodes that fill the buffers of such variables before the loop."""
     for memory in kept.values():
         before = flow.before_loop(memory)
         if flow.opcode(before) == "broadcast":
@@ -256,7 +256,12 @@ def _fills(flow: Flow, kept: Mapping[Variable, str]) -> Iterator[str]:
 def _loaded(
     flow: Flow, kept: Mapping[Variable, str], sizes: Container[int]
 ) -> Iterator[str]:
-    """The nodes that load scores which a loop has kept."""
+    """The nodes that load scores from a loop variable that kept them.
+
+    Args:
+        kept: the variables.
+        sizes: numbers of elements that scores have.
+    """
     for name, node in flow.nodes.items():
         if node.opcode != "dynamic-slice" or flow.elements(name) not in sizes:
             continue

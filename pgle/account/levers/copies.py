@@ -1,4 +1,4 @@
-"""Copies between device and host memory that nothing hides (offload)."""
+"""Exposed copies between device and host memory (offload)."""
 
 from __future__ import annotations
 
@@ -17,7 +17,10 @@ from pgle.xla.targets import HOST_LINK_EFFICIENCY
 
 
 def find(step: StepCosts, flow: Flow) -> Opportunity | None:
-    """What it saves to keep in device memory what the step copies, if there is room."""
+    """The saving if arrays stay in device memory that the step copies from or to the host.
+
+    If they do not fit, only the upper bound is known.
+    """
     found = _host_copies(step, flow)
     exposed = sum(step.exposed_us[name] for name in found)
     now_us = min(exposed, step.exposed_copies_us)
@@ -67,7 +70,7 @@ def _why(count: int, now_us: float, needed: int, room: int | None) -> str:
 
 
 def _host_copies(step: StepCosts, flow: Flow) -> Sequence[str]:
-    """The exposed copies from and to the host, the most exposed first."""
+    """Names of the exposed copies from and to the host, the most exposed first."""
     found = [
         name
         for name, us in step.exposed_us.items()
@@ -77,7 +80,9 @@ def _host_copies(step: StepCosts, flow: Flow) -> Sequence[str]:
 
 
 def _kept_bytes(step: StepCosts, copies: Sequence[str]) -> int:
-    """Bytes that live on the host between steps: what is copied from there, or only to there."""
+    """Bytes that need device memory if nothing is copied: those from the host or those to the host,
+    whichever are more.
+    """
     module = step.module
     to_device = to_host = 0
     for name in copies:

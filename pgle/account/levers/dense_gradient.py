@@ -1,4 +1,4 @@
-"""Gradients of lookups that devices add up as whole tables, though each looked up few rows."""
+"""Gradients of lookups that devices reduce as whole tables, though each looked up only few rows."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from pgle.xla.collectives import collective_kind
 from pgle.xla.hlo.module import BITS, Instruction
 
 _REDUCING = ("all-reduce", "reduce-scatter")
-_ZEROS = ("broadcast", "constant")  # opcodes of what a gradient is added to
+_ZEROS = ("broadcast", "constant")  # opcodes of the zeros that a gradient is added to
 _INDEX_BYTES = 4
 
 
@@ -31,14 +31,14 @@ class _Dense:
     collective: str
     scatter: str  # the kernel of the scatter that makes the gradient
     table: int  # rows of the table
-    rows: int  # that all devices of the group look up
-    now_us: float  # exposed, in a step
-    other_us: float  # to exchange only these rows and to add them, in a step
-    divided_us: float  # of computing with the whole table, if each device had its part
+    rows: int  # rows that all devices of the group look up
+    now_us: float  # exposed time of the collective in a step
+    other_us: float  # time in a step to exchange only these rows, and to add them
+    divided_us: float  # compute saved in a step if each device has only its part
 
 
 def find(step: StepCosts, flow: Flow) -> Opportunity | None:
-    """What exchanging the rows that are looked up would save, in place of whole tables."""
+    """The saving if devices exchange only the rows that they looked up, not whole tables."""
     found = [item for item in _dense(step, flow) if item.other_us < item.now_us]
     if not found:
         return None
@@ -91,7 +91,7 @@ def _dense(step: StepCosts, flow: Flow) -> Iterator[_Dense]:
 
 
 def _scatter(flow: Flow, name: str) -> Instruction | None:
-    """The scatter that adds rows to zeros and makes a value; None if anything else does."""
+    """The scatter that makes a value by adding rows to zeros; None if something else makes it."""
     for each in flow.looked_at(flow.made_by(name), RESHAPED):
         if flow.opcode(each) == "scatter":
             node = flow.nodes[each]

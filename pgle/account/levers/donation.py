@@ -1,4 +1,4 @@
-"""State that is copied since the step may not write into its memory."""
+"""State that the step copies, because the step may not overwrite its memory."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from pgle.account.value import Opportunity, OpportunityKind, StepPart
 from pgle.errors import in_words, many
 from pgle.xla.hlo.module import Instruction, Module
 
-# a parameter of the function, in an argument's name
+# the function's parameter at the start of an argument's name (``state`` of ``state.params``)
 _ROOT = re.compile(r"[A-Za-z_]\w*")
 
 _KEPT = ("bitcast", "reshape")  # opcodes between a parameter and its copy
 
 
 def find(step: StepCosts, flow: Flow) -> Opportunity | None:
-    """What donating the arguments would save that the step only copies."""
+    """The saving if the arguments are donated that the step only copies."""
     found = _copies(flow)
     copied = {kernel: item for kernel, item in found if step.us.get(kernel)}
     if not copied:
@@ -61,7 +61,9 @@ def _edit(arguments: list[Instruction]) -> str:
 
 
 def _copies(flow: Flow) -> Iterator[tuple[str, Instruction]]:
-    """Kernels of the entry that copy a parameter whose shape a result has, and that parameter."""
+    """Kernels in the entry that copy a parameter, each with that parameter. The parameter is not
+    donated, and a result has its shape.
+    """
     module = flow.module
     results = _results(module)
     parameters = [
@@ -79,7 +81,7 @@ def _copies(flow: Flow) -> Iterator[tuple[str, Instruction]]:
 
 
 def _beyond(flow: Flow, name: str) -> Iterator[str]:
-    """The nodes that take a value as it is."""
+    """The nodes that take a value, perhaps reshaped."""
     todo = [name]
     for each in todo:
         for user in flow.users.get(each, ()):
@@ -89,6 +91,6 @@ def _beyond(flow: Flow, name: str) -> Iterator[str]:
 
 
 def _results(module: Module) -> Counter[str]:
-    """How many results of each shape there are."""
+    """The number of the program's results by shape."""
     shape = module.instructions[module.entry_computation.root].shape
     return Counter(map(str, shape.arrays))

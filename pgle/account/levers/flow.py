@@ -2,8 +2,8 @@
 
 A *kernel* is an instruction that runs on its own. A *node* is an operation that computes
 something: a kernel without a body, or an operation inside a fusion. Parameters of fusions,
-elements of tuples and fusions themselves are no nodes: they stand for the node that makes the
-value.
+elements of tuples and fusions themselves are not nodes. For them, look up the node that makes the
+value (`Flow.made_by`).
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from pgle.xla.hlo.module import Instruction, Module, Shape
 from pgle.xla.matrix_products import is_convolution, is_gemm
 
 _BODIES = ("while", "conditional", "call", "async-start")
-_PASSED = ("fusion", "call")  # a parameter of what they call is their operand
+_PASSED = ("fusion", "call")  # parameters of the called computation are their operands
 _STANDS_FOR = ("parameter", "get-tuple-element", "tuple", "fusion", "call")
 
 RESHAPED = frozenset(("bitcast", "reshape", "copy", "transpose", "convert"))
-"""Opcodes whose result has the values of the operand, in another place or type."""
+"""Opcodes whose result has the operand's values, in another place, layout or type."""
 
 _WEIGHTS = RESHAPED.union(
     ("slice", "dynamic-slice", "all-gather", "all-gather-start", "all-gather-done"),
@@ -32,9 +32,9 @@ _WEIGHTS = RESHAPED.union(
 )
 """Opcodes between a parameter of the program and the weights that a product takes."""
 
-_GRADIENT = "transpose("  # in JAX's name of what a gradient computes
+_GRADIENT = "transpose("  # JAX has it in names of the backward pass
 
-_MOST_STEPS = 200  # values looked at to find out where one comes from
+_MOST_STEPS = 200  # most values that a search for the origin of a value looks at
 
 
 class Flow:
@@ -43,15 +43,15 @@ class Flow:
     def __init__(self, module: Module) -> None:
         self.module = module
         self.nodes: dict[str, Instruction] = {}
-        self.kernel: dict[str, str] = {}  # by node, the instruction that runs it
-        self.computation: dict[str, str] = {}  # by node, the one that its kernel is in
+        self.kernel: dict[str, str] = {}  # the instruction that runs a node, by node
+        self.computation: dict[str, str] = {}  # the computation of its kernel, by node
         self._made_by: dict[str, str] = {}
         for name in _running(module):
             for item in module.computations[name].instructions:
                 self._add(item, name)
 
     def opcodes_of(self, kernel: str) -> frozenset[str]:
-        """What a kernel computes with."""
+        """Opcodes of the nodes in a kernel."""
         return self._opcodes.get(kernel, frozenset())
 
     @cached_property
@@ -75,7 +75,7 @@ class Flow:
     def made_by(self, name: str) -> str:
         """The name of the node that makes a value.
 
-        Of what no node makes, such as a parameter of the program, its own name.
+        If no node makes it, as for a parameter of the program, the result is its own name.
         """
         asked = []
         while name not in self._made_by:
@@ -90,7 +90,7 @@ class Flow:
         return found
 
     def _before(self, name: str) -> str:
-        """The value that a name stands for, one step back; itself if there is none."""
+        """The value one step back that has the same content; the name itself if there is none."""
         item = self.module.instructions[name]
         if item.opcode == "parameter":
             return self._argument(item) or name
@@ -101,7 +101,7 @@ class Flow:
         return name
 
     def _argument(self, parameter: Instruction) -> str:
-        """The operand for a parameter of a fusion or call; empty of any other parameter."""
+        """The operand that a fusion or call passes to a parameter; empty for other parameters."""
         callers = self.module.callers.get(parameter.computation, ())
         number = parameter.parameter_number
         if len(callers) != 1 or callers[0].opcode not in _PASSED or number is None:
@@ -110,7 +110,9 @@ class Flow:
         return given[0] if given else ""
 
     def _element(self, item: Instruction) -> str:
-        """What a get-tuple-element takes: an operand of a tuple, or a library's result."""
+        """The operand of a tuple that a get-tuple-element takes, or a custom call's name; else
+        empty.
+        """
         name = self.made_by(item.operands[0])
         whole = self.module.instructions[name]
         if whole.opcode == "tuple" and item.tuple_index is not None:
@@ -119,13 +121,13 @@ class Flow:
         return name if whole.opcode == "custom-call" else ""
 
     def _result(self, item: Instruction) -> str:
-        """The root of what a fusion or call runs."""
+        """The root of the computation that a fusion or call runs."""
         called = self.module.computations.get(item.called[0]) if item.called else None
         return "" if called is None else called.root
 
     @cached_property
     def inputs(self) -> Mapping[str, tuple[str, ...]]:
-        """By node, what makes its operands."""
+        """The makers of a node's operands (`made_by`), by node."""
         return {
             name: tuple(map(self.made_by, node.operands))
             for name, node in self.nodes.items()
@@ -133,7 +135,7 @@ class Flow:
 
     @cached_property
     def users(self) -> Mapping[str, tuple[str, ...]]:
-        """By node, or by what no node makes, the nodes that take it."""
+        """The nodes that take a value, by the value's maker (`made_by`)."""
         found: dict[str, list[str]] = {}
         for name, inputs in self.inputs.items():
             for given in dict.fromkeys(inputs):
@@ -147,7 +149,7 @@ class Flow:
 
     @cached_property
     def convolutions(self) -> Mapping[str, Matmul]:
-        """The convolutions by node, as products."""
+        """The convolutions by node, as the matrix products that they amount to."""
         return dict(self._multiplying(is_convolution))
 
     def _multiplying(
@@ -160,12 +162,12 @@ class Flow:
                     yield name, product
 
     def shape(self, name: str) -> Shape:
-        """The shape of a value, of a tuple its first array."""
+        """The shape of a value; for a tuple, the shape of its first array."""
         shape = self.module.instructions[name].shape
         return first_array(shape) or shape
 
     def opcode(self, name: str) -> str:
-        """Of a node; empty of what no node makes."""
+        """The opcode of a node; empty if the name is not a node."""
         return self.nodes[name].opcode if name in self.nodes else ""
 
     def elements(self, name: str) -> int:
@@ -173,8 +175,10 @@ class Flow:
         return prod(self.shape(name).dimensions)
 
     def variable(self, name: str) -> tuple[Instruction, int] | None:
-        """The loop and the place in its state of a value that the loop carries, inside or after
-        it; None of any other value.
+        """The loop that carries a value, and the value's place in the loop's state.
+
+        The value is an element of the state, inside the loop or after it. For other values the
+        result is None.
         """
         item = self.module.instructions[name]
         index = item.tuple_index
@@ -189,7 +193,7 @@ class Flow:
         return loops[0], index
 
     def before_loop(self, name: str) -> str:
-        """What a variable of a loop is before the first iteration; empty of anything else."""
+        """The initial value of a loop's variable; empty if the name is not such a variable."""
         found = self.variable(name)
         if found is None:
             return ""
@@ -198,7 +202,7 @@ class Flow:
         return self.made_by(given) if given else ""
 
     def carried(self, name: str, index: int) -> Iterator[str]:
-        """What a variable of a loop is before the first iteration and after each."""
+        """The values of a loop's variable: before the first iteration, and after each."""
         loop = self.module.instructions[name]
         for start in (loop.operands[0], *self._results(loop)):
             yield self.made_by(self.part(start, index) or start)
@@ -212,8 +216,8 @@ class Flow:
 
     @cached_property
     def links(self) -> Mapping[str, tuple[str, ...]]:
-        """Values that are the same, or the same but for a collective, by each of them: what a loop
-        carries, and an array of many that one collective takes.
+        """Other names of a value, by name. A loop carries the value, or a collective of several
+        arrays moves it.
         """
         same: dict[tuple[str, int], list[str]] = {}
         found: dict[str, set[str]] = {}
@@ -232,7 +236,7 @@ class Flow:
         return {name: tuple(sorted(names)) for name, names in found.items()}
 
     def _moved(self) -> Iterator[tuple[str, str]]:
-        """Results of collectives of several arrays, each with what it was made of."""
+        """Pairs of a collective's result and its operand, for collectives of several arrays."""
         items = self.module.instructions
         for item in items.values():
             start = self._start(item)
@@ -247,7 +251,7 @@ class Flow:
                         yield each.name, self.made_by(item.operands[number])
 
     def _start(self, element: Instruction) -> Instruction | None:
-        """The collective that an element of a tuple is the result of; None of anything else."""
+        """The collective that makes an element of a tuple; None if no collective makes it."""
         if element.opcode != "get-tuple-element":
             return None
         item = self.module.instructions[element.operands[0]]
@@ -265,10 +269,11 @@ class Flow:
         return whole.operands[index]
 
     def upstream(self, names: Iterable[str], through: Iterable[str]) -> Iterator[str]:
-        """Values and what they are computed from, nearest first, also from before a loop.
+        """Some values and those that they are computed from, nearest first. The search goes on
+        before a loop if a value is a loop's variable.
 
         Args:
-            through: opcodes of nodes whose inputs are followed.
+            through: opcodes of the nodes whose inputs the search follows.
         """
         opcodes = frozenset(through)
         todo = list(names)
@@ -285,7 +290,7 @@ class Flow:
                 todo.append(before)
 
     def looked_at(self, name: str, through: frozenset[str]) -> Iterator[str]:
-        """The first of `upstream`, so many that time stays linear in the module."""
+        """The first `_MOST_STEPS` values of `upstream`, so that time stays linear in the module."""
         return islice(self.upstream((name,), through), _MOST_STEPS)
 
     def is_gradient(self, name: str) -> bool:
@@ -293,7 +298,7 @@ class Flow:
         return _GRADIENT in self.nodes[name].op_name
 
     def is_weight(self, name: str) -> bool:
-        """Whether a value is a parameter of the program, as it is or gathered."""
+        """Whether a value is a parameter of the program, perhaps sliced, gathered or retyped."""
         for each in self.looked_at(name, _WEIGHTS):
             item = self.module.instructions[each]
             if item.opcode == "parameter" and item.computation == self.module.entry:

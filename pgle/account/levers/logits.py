@@ -1,4 +1,4 @@
-"""Logits over a large vocabulary, which a loss writes and reads more often than it has to."""
+"""Logits over a large vocabulary that a loss writes and reads more often than necessary."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from pgle.errors import in_words, many
 from pgle.xla.hlo.module import BITS
 from pgle.xla.targets import KERNEL_US
 
-_VOCABULARY = 4096  # words from which on logits count as many
+_VOCABULARY = 4096  # least number of words of a large vocabulary
 
 _PASSES = 2
-"""Reads of the logits for a loss that XLA compiles: for the largest one, and for the sum of
-exponentials. A kernel that keeps both needs one (Milakov and Gimelshein, "Online normalizer
+"""A loss that XLA compiles reads the logits twice: for the maximum, and for the sum of
+exponentials. A kernel that keeps both needs one read (Milakov and Gimelshein, "Online normalizer
 calculation for softmax", https://arxiv.org/abs/1805.02867).
 """
 
@@ -27,7 +27,7 @@ _BACKWARD_PASSES = 2  # one read of the logits, one write of their gradient
 
 
 def find(step: StepCosts, flow: Flow) -> Opportunity | None:
-    """What a loss that passes over its logits as seldom as it can would save."""
+    """The saving if the loss passes over its logits as few times as it can."""
     found = list(_logits(step, flow))
     if not found:
         return None
@@ -68,7 +68,7 @@ _EDIT = (
 
 
 def _logits(step: StepCosts, flow: Flow) -> Iterator[Scores]:
-    """The products that make logits, which no other edit has taken away."""
+    """The products that make logits, except those that another edit removes."""
     for name, size in flow.products.items():
         if flow.kernel[name] not in step.us or _words(flow, name, size) < _VOCABULARY:
             continue
@@ -78,7 +78,7 @@ def _logits(step: StepCosts, flow: Flow) -> Iterator[Scores]:
 
 
 def _words(flow: Flow, name: str, size: Matmul) -> int:
-    """Columns of the weights that a product takes; 0 if none of its operands are weights."""
+    """Number of columns of a product's weights; 0 if no operand is a weight."""
     left, right = flow.inputs[name][:2]
     if flow.is_weight(right):
         return size.n
@@ -86,14 +86,14 @@ def _words(flow: Flow, name: str, size: Matmul) -> int:
 
 
 def _kernels(flow: Flow, item: Scores) -> set[str]:
-    """Kernels that read or write logits, and multiply nothing."""
+    """Kernels that read or write logits, without products."""
     region = joined(flow, [item.product])
     found = touching(flow, region, ("reduce", "gather", "scatter"))
     return found - {flow.kernel[name] for name in flow.products}
 
 
 def _passes_us(step: StepCosts, flow: Flow, item: Scores, forward: int) -> float:
-    """Microseconds that a loss takes if the forward pass reads its logits `forward` times."""
+    """Microseconds of a loss in a step if the forward pass reads the logits `forward` times."""
     passes = forward + (_BACKWARD_PASSES if item.products else 0)
     width = BITS.get(flow.shape(item.product).dtype, 16) / 8
     size = passes * flow.elements(item.product) * width

@@ -1,5 +1,5 @@
-"""What casting parameters and activations to 16 bits does to a step: its kernels and collectives
-are priced again with the other types.
+"""How casting parameters and activations to 16 bits changes a step. Its kernels and collectives are
+priced again with the new types.
 """
 
 from __future__ import annotations
@@ -20,17 +20,17 @@ from pgle.xla.hardware import KERNEL_US
 class Narrowed:
     """Microseconds of a step that casting saves and costs."""
 
-    kernels_us: Mapping[str, float]  # saved, by kernel
-    communication_us: float  # exposed time saved if kernels hide less than before
-    most_communication_us: float  # if they hide as much
-    casts_us: float  # of parameters, if each is a kernel
+    kernels_us: Mapping[str, float]  # saved time by kernel
+    communication_us: float  # saved exposed time if the shorter kernels hide less
+    most_communication_us: float  # saved exposed time if they hide as much as before
+    casts_us: float  # cost of casting parameters, if each cast is a kernel
 
 
 def narrowed(step: StepCosts, flow: Flow, products: Iterable[str]) -> Narrowed:
-    """What follows if the values around some products become half as wide.
+    """Price a step in which the values around some products are half as wide.
 
     Args:
-        products: nodes of f32 products that take 16 bits then.
+        products: nodes of the f32 products that get 16-bit inputs.
     """
     retyped = Retyped(flow, products)
     shares = _shares(step, retyped)
@@ -54,7 +54,7 @@ def narrowed(step: StepCosts, flow: Flow, products: Iterable[str]) -> Narrowed:
 
 
 def _shares(step: StepCosts, retyped: Retyped) -> Mapping[str, float]:
-    """By kernel, how much of its time it takes with the other types."""
+    """Estimated time with the new types as a share of the time now, by kernel."""
     now = estimator(step.module, step.hardware)
     then = estimator(retyped.module, step.hardware)
     found = {}
@@ -66,21 +66,21 @@ def _shares(step: StepCosts, retyped: Retyped) -> Mapping[str, float]:
 
 
 def _unexposed_us(step: StepCosts, shares: Mapping[str, float], hidden: float) -> float:
-    """Exposed time that collectives lose, never more than there is.
+    """Microseconds of exposed time that collectives save, at most all that is exposed.
 
     Args:
-        shares: by collective, how much of its time it takes.
-        hidden: how much of what they overlap with is left.
+        shares: new time of each collective as a share of its time now.
+        hidden: the share of the overlapping compute that is left.
     """
     saved = []
     for name, exposed_us in step.exposed_us.items():
-        if name in step.us:  # it runs in turn with kernels
+        if name in step.us:  # it runs on the compute stream and counts as a kernel
             continue
         all_us = step.communication_us.get(name, exposed_us)
         covered_us = hidden * (all_us - exposed_us)
         then_us = max(shares.get(name, 1.0) * all_us - covered_us, 0.0)
         saved.append(exposed_us - then_us)
-    # of collectives at the same time, each has all that is exposed
+    # if collectives run at the same time, each has all of their exposed time, so scale the sum
     exposed = fsum(step.exposed_us.values())
     most = between_kernels_us(step)
     return fsum(saved) * min(most / exposed, 1.0) if exposed > 0 else 0.0

@@ -14,16 +14,16 @@ from pgle.errors import in_words
 from pgle.xla.collectives import collective_kind
 from pgle.xla.targets import KERNEL_US
 
-# of one kernel, most of which is its launch and the first bytes from memory
+# a kernel below this time mostly launches and waits for its first bytes from memory
 _SMALL_US = 10.0
-_MANY = 64  # small kernels from which on an optimizer counts as split up
+_MANY = 64  # an optimizer with at least this many small kernels counts as split up
 
 _FLAT_KERNELS = 8
-"""Kernels of a flat optimizer: XLA concatenates gradients and splits updates in groups."""
+"""Kernels of a flat optimizer. XLA concatenates gradients and splits updates in groups."""
 
 _COPIES = 4
-"""Passes over the results to make them flat and to split them again: gradients and updates, each
-read and written (optax.flatten, https://optax.readthedocs.io/en/latest/api/transformations.html).
+"""Passes over memory to flatten gradients and to split updates again, each read and written
+(optax.flatten, https://optax.readthedocs.io/en/latest/api/transformations.html).
 """
 
 _MORE = frozenset(
@@ -32,11 +32,11 @@ _MORE = frozenset(
         *("gather", "sort", "fft", "while", "conditional", "rng", "cholesky"),
     )
 )
-"""Opcodes of kernels that do more than add up gradients and compute each element by itself."""
+"""Opcodes of kernels that do more than reduce gradients and compute each element by itself."""
 
 
 def find(step: StepCosts, flow: Flow) -> Opportunity | None:
-    """What updating all parameters in a few kernels would save."""
+    """The saving if a few kernels update all parameters."""
     kernels = [name for name in _updates(flow) if _is_small(step, name)]
     if len(kernels) < _MANY:
         return None
@@ -79,7 +79,7 @@ _SHARDED = (
 
 
 def _updates(flow: Flow) -> Iterator[str]:
-    """The kernels of the entry that make results of the program element by element."""
+    """The kernels in the entry that compute results of the program element by element."""
     module = flow.module
     root = module.instructions[module.entry_computation.root]
     results = root.operands if root.opcode == "tuple" else (root.name,)
@@ -111,7 +111,7 @@ def _is_small(step: StepCosts, kernel: str) -> bool:
 
 
 def _flat_us(step: StepCosts, kernels: list[str]) -> float:
-    """Microseconds of an optimizer that works on flat arrays."""
+    """Microseconds in a step of an optimizer that works on flat arrays."""
     module = step.module
     items = [module.instructions[name] for name in kernels]
     moved = sum(bytes_accessed(module, item)[0] for item in items)
@@ -121,6 +121,6 @@ def _flat_us(step: StepCosts, kernels: list[str]) -> float:
 
 
 def _largest_bytes(step: StepCosts, kernel: str) -> int:
-    """Of the results of a kernel, the largest: a parameter, next to which its moments are."""
+    """Bytes of a kernel's largest result: the parameter, if its moments are results too."""
     shape = step.module.instructions[kernel].shape
     return max(each.size_bytes for each in shape.arrays)

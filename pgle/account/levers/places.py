@@ -1,4 +1,4 @@
-"""What a step spends on instructions, and where in the program they come from."""
+"""The time of instructions in a step, and the places in the program that they come from."""
 
 from __future__ import annotations
 
@@ -8,17 +8,19 @@ from math import fsum
 from pgle.account.step_costs import StepCosts
 from pgle.account.value import Place
 
-MOST_PLACES = 10  # of an opportunity
+MOST_PLACES = 10  # an opportunity names at most so many
 _GIB = 1 << 30
 
 
 def taken_us(step: StepCosts, names: Iterable[str]) -> float:
-    """Microseconds of a step that instructions take together, whatever their order."""
+    """Microseconds of a step that instructions take together. Their order does not change the
+    sum.
+    """
     return fsum(step.us.get(name, 0.0) for name in names)
 
 
 def room_bytes(step: StepCosts) -> int | None:
-    """Device memory that the step leaves free; None where unknown."""
+    """Device memory that the step leaves free; None if unknown."""
     if step.peak_bytes is None or step.limit_bytes is None:
         return None
     return max(step.limit_bytes - step.peak_bytes, 0)
@@ -30,7 +32,7 @@ def in_gib(size_bytes: int) -> str:
 
 
 def places(step: StepCosts, names: Iterable[str]) -> tuple[Place, ...]:
-    """The costliest of these instructions, the costliest first."""
+    """At most `MOST_PLACES` of these instructions, the costliest first."""
     costly = sorted(names, key=lambda name: (-_us(step, name), name))
     return tuple(_place(step, name) for name in costly[:MOST_PLACES])
 
@@ -52,5 +54,5 @@ def _place(step: StepCosts, name: str) -> Place:
 
 
 def _us(step: StepCosts, name: str) -> float:
-    """What an instruction takes of a step; of an asynchronous one, what nothing hides."""
+    """Microseconds of an instruction in a step; for an asynchronous one, its exposed time."""
     return step.us.get(name, 0.0) or step.exposed_us.get(name, 0.0)

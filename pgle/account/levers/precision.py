@@ -1,4 +1,4 @@
-"""Products of f32 values, which the GPU multiplies far faster with inputs of fewer bits."""
+"""Products of f32 values. The GPU multiplies far faster if inputs have fewer bits."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from pgle.account.value import Basis, Opportunity, OpportunityKind, StepPart
 from pgle.costs.estimate.products import Matmul, least_product_us, matmul_us
 from pgle.errors import in_words, many
 
-# arithmetic of f32 products, in full and as XLA does it by default
+# arithmetic of f32 products: full precision, and XLA's default
 _SLOW = ("f32", "tf32")
 
 
@@ -25,32 +25,35 @@ class _Slow:
 
     kernel: str
     times: float  # executions in a step
-    other_us: float  # with other inputs, per execution
-    least_us: float  # the same at the GPU's peak
+    other_us: float  # estimated time with shorter inputs, per execution
+    least_us: float  # the same time at the GPU's peak
     is_exact: bool  # whether the program asks for full precision
 
     @property
     def likely_us(self) -> float:
-        """With other inputs, in a step."""
+        """Estimated microseconds in a step with shorter inputs."""
         return self.times * self.other_us
 
 
 @dataclass(frozen=True, slots=True)
 class _Saving:
-    """Microseconds of a step that are saved."""
+    """Saved microseconds of a step."""
 
     expected_us: float
     least_us: float
     most_us: float
-    part: StepPart = StepPart.COMPUTE  # that most of it is drawn from
+    part: StepPart = StepPart.COMPUTE  # the part that gets shorter most
 
 
 def _of_casts(casts: Narrowed, least_us: float, at_peak_us: float) -> _Saving:
-    """The saving if parameters and activations are cast. At most no cast takes a kernel, kernels
-    hide as much communication as before, and products run at the GPU's peak.
+    """The saving if parameters and activations are cast.
+
+    The upper bound assumes that casts cost nothing, that kernels hide as much communication as
+    before, and that products run at the GPU's peak.
 
     Args:
-        at_peak_us: what products save beyond what is expected if they run at the peak.
+        least_us: the lower bound.
+        at_peak_us: what products at the peak save beyond the expected saving.
     """
     kernels_us = fsum(casts.kernels_us.values())
     expected_us = kernels_us + casts.communication_us - casts.casts_us
@@ -65,7 +68,7 @@ def _of_casts(casts: Narrowed, least_us: float, at_peak_us: float) -> _Saving:
 
 
 def find(step: StepCosts, flow: Flow) -> Opportunity | None:
-    """What TF32 would save of products in full precision, and bfloat16 of the others."""
+    """The saving by TF32 if most products have full precision, else by bfloat16."""
     slow = _slow_products(step, flow)
     if not slow:
         return None
@@ -120,7 +123,7 @@ _BF16 = (
 
 
 def _slow_products(step: StepCosts, flow: Flow) -> Sequence[_Slow]:
-    """Kernels with f32 products that other inputs would shorten."""
+    """Kernels with f32 products that shorter inputs would make faster."""
     by_kernel: dict[str, list[Matmul]] = {}
     for name, size in (*flow.products.items(), *flow.convolutions.items()):
         if size.arithmetic.family in _SLOW and size.dtype in _SLOW:
@@ -147,14 +150,14 @@ def _slow_products(step: StepCosts, flow: Flow) -> Sequence[_Slow]:
 
 
 def _of_f32(flow: Flow) -> Iterator[str]:
-    """Nodes of all products of f32 values that the program leaves to the Tensor Cores."""
+    """Nodes of all f32 products that run as TF32 on Tensor Cores."""
     for name, size in (*flow.products.items(), *flow.convolutions.items()):
         if size.dtype in _SLOW and size.arithmetic.family == "tf32":
             yield name
 
 
 def _faster(size: Matmul) -> Matmul:
-    """The product with inputs that lose the fewest bits."""
+    """The product in the next faster arithmetic: full f32 becomes TF32, and TF32 becomes bf16."""
     if size.arithmetic.family == "f32":
         return replace(size, precision="")
     return replace(size, dtype="bf16", precision="")

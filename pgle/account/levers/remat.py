@@ -13,29 +13,32 @@ from pgle.account.value import Basis, Opportunity, OpportunityKind, StepPart
 from pgle.errors import in_words, many
 from pgle.xla.targets import KERNEL_US
 
-# in JAX's names of what `jax.checkpoint` computes again
+# JAX has it in names of values that `jax.checkpoint` computes again
 _AGAIN = "rematted_computation"
 
-_NEARLY_FULL = 0.95  # of the memory that a program can have
+_NEARLY_FULL = 0.95  # share of the memory that a program can have
 
 
 @dataclass(frozen=True, slots=True)
 class _Repeated:
-    """One product that is computed again in the backward pass."""
+    """One product that the backward pass computes again."""
 
     kernel: str
-    us: float  # of a step
-    kept_us: float  # of a step, to write its result and read it again instead
-    size_bytes: int  # of the results of a step
+    us: float  # its time in a step
+    kept_us: float  # time in a step to write its result and read it again instead
+    size_bytes: int  # all its results in a step
 
     @property
     def gain_us(self) -> float:
-        """What keeping the result saves of a step."""
+        """Microseconds of a step that keeping the result saves."""
         return self.us - self.kept_us
 
 
 def find(step: StepCosts, flow: Flow) -> Opportunity | None:
-    """What keeping results of products would save, as many as fit into free memory."""
+    """The saving if the step keeps results of products, as many as fit into free memory.
+
+    If free memory is unknown, only the upper bound is known.
+    """
     worth = [item for item in _repeated(step, flow) if item.gain_us > 0]
     room = room_bytes(step)
     kept = worth if room is None else list(_fitting(worth, room))
@@ -76,7 +79,9 @@ def _why(count: int, now_us: float, size: int, room: int | None) -> str:
 
 
 def find_room(step: StepCosts, flow: Flow) -> Opportunity | None:
-    """Say that memory is nearly full while nothing is computed again; it saves no time."""
+    """Find that memory is nearly full although nothing is computed again. The edit saves memory,
+    not time.
+    """
     if step.peak_bytes is None or step.limit_bytes is None:
         return None
     is_full = step.peak_bytes >= _NEARLY_FULL * step.limit_bytes
@@ -98,7 +103,9 @@ def find_room(step: StepCosts, flow: Flow) -> Opportunity | None:
 
 
 def _repeated(step: StepCosts, flow: Flow) -> Iterator[_Repeated]:
-    """Products with weights that are computed again and that no other edit has taken away."""
+    """Products without batch dimensions that the backward pass computes again, except those that
+    another edit removes.
+    """
     for name, product in flow.products.items():
         kernel = flow.kernel[name]
         if _AGAIN not in flow.nodes[name].op_name or product.batch > 1:
@@ -111,10 +118,11 @@ def _repeated(step: StepCosts, flow: Flow) -> Iterator[_Repeated]:
 
 
 def _kept_us(step: StepCosts, flow: Flow, name: str) -> float:
-    """What it takes to keep one result for the backward pass, and to have it there.
+    """Microseconds to keep one result for the backward pass, and to read it there.
 
-    Outside of loops it stays where it is. A loop writes it into the memory of all iterations,
-    which something filled with zeros before, and copies it from there again.
+    In the entry it costs nothing: the result stays in its buffer. A loop writes it into a buffer
+    for all iterations, which a kernel filled with zeros before. The backward pass copies it from
+    there.
     """
     if flow.computation[name] == flow.module.entry:
         return 0.0
@@ -123,7 +131,7 @@ def _kept_us(step: StepCosts, flow: Flow, name: str) -> float:
 
 
 def _fitting(found: Iterable[_Repeated], room: int) -> Iterator[_Repeated]:
-    """As many as fit, those that save most per byte first."""
+    """As many as fit into `room` bytes. Those that save most per byte come first."""
     for item in sorted(found, key=lambda item: -item.gain_us / max(item.size_bytes, 1)):
         if item.size_bytes <= room:
             room -= item.size_bytes

@@ -26,11 +26,11 @@ from pgle.xla.matrix_products import is_product
 
 
 def find(step: StepCosts, flow: Flow) -> Opportunity | None:
-    """What it would save to divide the work that several devices do from the same inputs.
+    """The saving if devices divide the work that several of them do with the same inputs.
 
-    All work in the computations with such products counts, except updates of state. The least is
-    nothing: added communication is not priced. The most is all repeated work and all time between
-    kernels, since communication may go away as well.
+    The expected saving counts all repeated work in the computations with such products, except
+    updates of state. The lower bound is 0, since pgle does not price added communication. The upper
+    bound is all repeated work and all time between kernels, since communication may go away.
     """
     copies = _copies(step, flow)
     module = step.module
@@ -63,8 +63,8 @@ def find(step: StepCosts, flow: Flow) -> Opportunity | None:
 
 
 def _is_by_compiler(module: Module, name: str) -> bool:
-    """Whether a product is divided by the compiler: within `shard_map` the program itself says what
-    each device does, and takes no constraint.
+    """Whether the compiler divides a product among devices. Within `shard_map` the program itself
+    does so, and no constraint is possible.
     """
     item = module.instructions[name]
     scopes = item.op_name.split("/")
@@ -82,7 +82,7 @@ def is_undivided(step: StepCosts, levers: Iterable[Opportunity]) -> bool:
     each other's work, or if collectives in loops move activations for `LARGE` of the step.
 
     Args:
-        levers: that were found in the step.
+        levers: the opportunities found in the step.
     """
     if any(item.kind is OpportunityKind.REPLICATED for item in levers):
         return True
@@ -90,8 +90,8 @@ def is_undivided(step: StepCosts, levers: Iterable[Opportunity]) -> bool:
 
 
 def _moving_us(step: StepCosts) -> Iterator[float]:
-    """Exposed time of collectives in loops that divide activations in another way. Collectives that
-    gather weights or reduce do not count.
+    """Exposed microseconds of each collective in a loop that divides activations in another way.
+    Collectives that gather weights or reduce do not count.
     """
     module = step.module
     exposed = {
@@ -119,7 +119,7 @@ def _why(step: StepCosts, products: list[str], count: int, devices: int) -> str:
 
 
 def _copies(step: StepCosts, flow: Flow) -> Mapping[str, int]:
-    """By kernel, how many devices compute the same; without those that each device has alone."""
+    """How many devices compute the same, by kernel. Kernels without copies are left out."""
     alike = Alike(flow)
     found: dict[str, int] = {}
     for name, kernel in flow.kernel.items():
@@ -130,12 +130,12 @@ def _copies(step: StepCosts, flow: Flow) -> Mapping[str, int]:
 
 
 def _saved_us(step: StepCosts, copies: Mapping[str, int], kernels: list[str]) -> float:
-    """What kernels save of a step, whatever their order, if each device computes its own part."""
+    """Microseconds of a step that are saved if each device computes only its own part."""
     return fsum(step.us[name] * (1 - 1 / copies[name]) for name in kernels)
 
 
 def _state_sizes(module: Module) -> set[tuple[int, ...]]:
-    """The sizes of arrays that the step takes and returns: parameters, and their gradients."""
+    """The dimensions of arrays that the step both takes and returns. Gradients have them, too."""
     entry = module.entry_computation
     taken: set[tuple[int, ...]] = set()
     for item in entry.instructions:
@@ -145,7 +145,7 @@ def _state_sizes(module: Module) -> set[tuple[int, ...]]:
 
 
 def _sizes(shape: Shape) -> Iterator[tuple[int, ...]]:
-    """The sizes of an array with axes, or of those in a tuple."""
+    """The dimensions of an array, or of the arrays in a tuple, without scalars."""
     for each in shape.arrays:
         if each.dimensions:
             yield each.dimensions

@@ -1,4 +1,4 @@
-"""A module as it would be if the values around some products had 16 bits in place of 32."""
+"""A module as it would be if the values around some products had 16 bits instead of 32."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from pgle.xla.hlo.module import Instruction, Module, Shape
 _WIDE, _NARROW = "f32", "bf16"
 
 _GATHERED = RESHAPED.union(("all-gather", "all-gather-start", "all-gather-done"))
-"""Opcodes between the new state and what the program returns."""
+"""Opcodes between the new state and the program's results."""
 
 _OF_MANY = frozenset(
     ("all-gather", "all-gather-start", "all-gather-done", "all-reduce", "async-start"),
@@ -24,7 +24,7 @@ _OF_MANY = frozenset(
     ("collective-permute", "collective-permute-start", "collective-permute-done"),
     ("dynamic-update-slice", "opt-barrier", "reverse", "all-to-all"),
 )
-"""Opcodes of operations with the size of an input that are not computed element by element."""
+"""Opcodes whose result may have the size of an input, but is not computed element by element."""
 
 
 _KEPT = RESHAPED.union(("dynamic-slice", "dynamic-update-slice"))
@@ -32,13 +32,13 @@ _KEPT = RESHAPED.union(("dynamic-slice", "dynamic-update-slice"))
 
 
 class Retyped:
-    """What changes if parameters and activations of a program are cast before some products.
+    """The changes to a program whose parameters and activations are cast before some products.
 
-    All f32 values change that are joined to the products. Parameters of the program stay, each is
-    cast by a kernel. So does what updates them.
+    All f32 values change that are connected to the products. Parameters of the program keep their
+    type, and a kernel casts each. Kernels that update parameters stay the same.
 
     Args:
-        products: nodes of f32 products that take 16 bits then.
+        products: nodes of the f32 products that get 16-bit inputs.
     """
 
     def __init__(self, flow: Flow, products: Iterable[str]) -> None:
@@ -55,13 +55,13 @@ class Retyped:
 
     @property
     def casts(self) -> Sequence[Instruction]:
-        """Parameters of the program that are cast."""
+        """The program's parameters that are cast."""
         names = sorted(self._narrow & self._parameters)
         return [self._before.instructions[name] for name in names]
 
     @property
     def cast_whole(self) -> Sequence[Instruction]:
-        """Of `casts`, those that something else than a lookup of rows takes."""
+        """The members of `casts` that are used other than by a lookup of rows."""
         found = []
         for item in self.casts:
             users = {*self._flow.users.get(item.name, ())} - self._updates
@@ -71,12 +71,12 @@ class Retyped:
 
     @cached_property
     def _cast_names(self) -> Mapping[str, str]:
-        """By parameter, the name of its cast."""
+        """The name of a parameter's cast, by parameter."""
         return {item.name: _cast_name(item.name) for item in self.casts}
 
     @cached_property
     def kernels(self) -> Mapping[str, Instruction]:
-        """By name, those with an input or a result of another type, as they are in `module`."""
+        """By name, the kernels of `module` with an input or a result of another type."""
         found = {}
         for name in dict.fromkeys(self._flow.kernel.values()):
             after = self.module.instructions[name]
@@ -87,7 +87,7 @@ class Retyped:
 
     @cached_property
     def module(self) -> Module:
-        """With the other types."""
+        """The module with the new types."""
         before = self._before
         computations = {}
         for name, computation in before.computations.items():
@@ -106,7 +106,7 @@ class Retyped:
         """An instruction with its new types.
 
         Args:
-            updates: it is, or belongs to, a kernel that reads state as it is.
+            updates: whether it is in a kernel that updates state, and so reads uncast state.
         """
         if item.name in self._parameters:
             return item
@@ -127,8 +127,8 @@ class Retyped:
         return made_by in self._narrow
 
     def _of_tuple(self, item: Instruction) -> Shape:
-        """The shape of a tuple with its new types; of a loop's state the old one, it costs
-        nothing.
+        """The shape of a tuple with its new types. The state of a loop keeps its types, since its
+        tuple costs no time.
         """
         if collective_kind(self._before, item) or item.opcode == "async-start":
             return self._of_collective(item)
@@ -146,7 +146,7 @@ class Retyped:
         return replace(item.shape, elements=tuple(arrays))
 
     def _of_collective(self, item: Instruction) -> Shape:
-        """Its arrays have the types of the operands, of which each has one or two."""
+        """The shape of a collective. Each operand has one or two arrays in it, of its own type."""
         narrow = [self._is_narrow(name, updates=False) for name in item.operands]
         count = 0
 
@@ -164,7 +164,7 @@ class Retyped:
         return retyped(item.shape)
 
     def _of_updates(self) -> set[str]:
-        """Nodes that compute state from the state before, element by element."""
+        """Nodes that compute new state from the old one, element by element."""
         flow = self._flow
         after = self._alike(self._parameters, flow.users)
         before = self._alike(self._results(), flow.inputs)
@@ -172,7 +172,7 @@ class Retyped:
         return {name for name in found if flow.opcode(name) not in RESHAPED}
 
     def _results(self) -> Iterator[str]:
-        """What the program returns, before it was gathered."""
+        """The values that the program returns, also before they are gathered."""
         flow = self._flow
         root = self._before.entry_computation.root
         made_by = flow.made_by(root)
@@ -183,10 +183,10 @@ class Retyped:
     def _alike(
         self, names: Iterable[str], near: Mapping[str, Sequence[str]]
     ) -> set[str]:
-        """Values that are joined to some by operations on each element.
+        """Values that are connected to some others by element-wise operations.
 
         Args:
-            near: by name, the values next to one.
+            near: the neighbours to follow, by name.
         """
         flow = self._flow
         todo = list(names)
@@ -202,7 +202,7 @@ class Retyped:
         return seen
 
     def _joined(self, products: Iterable[str]) -> set[str]:
-        """Values joined to some products by values of f32, but for those of a softmax."""
+        """Values that f32 values connect to some products, except those of a softmax."""
         flow = self._flow
         todo = list(products)
         ends, wide = self._of_softmax(todo)
@@ -219,7 +219,9 @@ class Retyped:
         return seen
 
     def _of_softmax(self, products: Iterable[str]) -> tuple[set[str], set[str]]:
-        """What is computed of exponentials of a softmax: what products take, and all else."""
+        """The values computed from the exponentials of a softmax: those that products take, and all
+        others.
+        """
         flow = self._flow
         after: set[str] = set()
         for name in products:
@@ -255,7 +257,9 @@ class Retyped:
 
 
 def _shapes(module: Module, kernel: Instruction) -> list[Shape]:
-    """Of all that a kernel takes and makes; of an asynchronous one, what it wraps."""
+    """The shapes of a kernel's result and operands; for an asynchronous one, of its inner
+    operation.
+    """
     inner = module.operation(kernel)
     return [inner.shape, *module.operand_shapes(inner)]
 

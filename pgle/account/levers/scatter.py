@@ -1,5 +1,5 @@
-"""Scatters that add, such as the gradient of a lookup: rows that meet in one place wait for each
-other.
+"""Scatters that add, such as the gradient of a lookup. Rows that are added to the same place wait
+for each other.
 """
 
 from __future__ import annotations
@@ -18,25 +18,25 @@ from pgle.xla.hlo.module import BITS
 from pgle.xla.targets import KERNEL_US, Hardware
 
 _WORTH = 0.5
-"""Part of a scatter's time that its replacement may take at most. A smaller gain is not sure: both
-are estimates.
+"""A replacement may take at most this share of a scatter's time. A smaller gain is unsure, since
+both times are estimates.
 """
 
-_SORT_PASSES = 4  # of 8 bits each for 32-bit indices, as CUB sorts
-_INDEX_BYTES = 8  # an index and where it was before the sort
+_SORT_PASSES = 4  # CUB sorts 32-bit indices in passes of 8 bits
+_INDEX_BYTES = 8  # an index, and its place before the sort
 
 
 @dataclass(frozen=True, slots=True)
 class _Replacement:
-    """What computes the same as a scatter."""
+    """Another way to compute the result of a scatter."""
 
-    us: float  # per execution
-    least_us: float  # at the GPU's peaks
-    is_product: bool  # with one-hot rows; else the indices are sorted first
+    us: float  # estimated time per execution
+    least_us: float  # the same at the GPU's peaks
+    is_product: bool  # a product with one-hot rows; else the indices are sorted first
 
 
 def find(step: StepCosts, flow: Flow) -> Opportunity | None:
-    """What products with one-hot rows, or sorted indices, would save."""
+    """The saving if products with one-hot rows, or sorted indices, replace scatters."""
     found: dict[str, _Replacement] = {}
     for name, node in flow.nodes.items():
         kernel = flow.kernel[name]
@@ -98,10 +98,10 @@ def _why(count: int, now_us: float, likely: float, is_sure: bool) -> str:
 
 
 def _replacement(step: StepCosts, flow: Flow, name: str) -> _Replacement:
-    """A product with one-hot rows; rows in order where that is far less.
+    """A product with one-hot rows if it takes at most `_WORTH` of the scatter, else sorted rows.
 
-    XLA's kernel for sorted indices is sometimes slow (openxla/xla issue 22233), so that trying
-    decides.
+    XLA's kernel for sorted indices is sometimes slow (openxla/xla issue 22233), so only a trial
+    decides about sorted rows.
     """
     module, hardware = step.module, step.hardware
     node = flow.nodes[name]
@@ -128,13 +128,14 @@ def sorted_us(hardware: Hardware, rows: int, given: float, kept: float) -> float
     """Microseconds to sort indices and to add their rows in that order.
 
     Args:
+        rows: number of rows.
         given: bytes of all rows.
-        kept: bytes of the sums that are written.
+        kept: bytes of the sums.
     """
     sort_us = _SORT_PASSES * _memory_us(hardware, 2 * rows * _INDEX_BYTES)
     return sort_us + KERNEL_US + _memory_us(hardware, 3 * given + kept)
 
 
 def _memory_us(hardware: Hardware, size: float) -> float:
-    """Microseconds of a kernel that moves so many bytes."""
+    """Microseconds of a kernel that moves `size` bytes."""
     return KERNEL_US + hardware.memory_us(size)

@@ -1,6 +1,6 @@
-"""What becomes of the result of a product: a softmax over it, and the products of that.
+"""Follow the result of a product through a softmax into further products.
 
-Scores of attention are such results, and the logits of a loss over a vocabulary.
+Such results are the scores of attention, and the logits of a loss over a vocabulary.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ class Scores:
 
     product: str  # its node
     size: Matmul
-    reduced: bool = False
-    exponential: bool = False
+    reduced: bool = False  # whether a reduction takes them
+    exponential: bool = False  # whether they go through an exponential
     before: list[str] = field(default_factory=list)  # nodes before the exponential
     # the exponential, and nodes after it
     after: list[str] = field(default_factory=list)
-    products: list[str] = field(default_factory=list)  # that take what becomes of them
-    weighted: list[str] = field(default_factory=list)  # of these, after the exponential
+    products: list[str] = field(default_factory=list)  # further products
+    weighted: list[str] = field(default_factory=list)  # those after the exponential
 
     def values(self, flow: Flow) -> list[str]:
         """The products of the forward pass that take the softmax."""
@@ -34,13 +34,15 @@ class Scores:
 
     @property
     def key(self) -> Key:
-        """Batches times heads, and the two lengths; equal for scores and their gradients."""
+        """(batches × heads, shorter length, longer length). Scores and their gradients have the
+        same key.
+        """
         size = self.size
         return size.batch, min(size.m, size.n), max(size.m, size.n)
 
 
 def followed(flow: Flow, product: str, size: Matmul) -> Scores:
-    """Follow the result of a product as long as it keeps its number of elements."""
+    """Follow the result of a product through nodes that keep its number of elements."""
     found = Scores(product, size)
     elements = flow.elements(product)
     todo = [(product, False)]
@@ -63,7 +65,7 @@ def followed(flow: Flow, product: str, size: Matmul) -> Scores:
 
 
 def joined(flow: Flow, seeds: Sequence[str]) -> list[str]:
-    """These nodes and all with as many elements that are joined to them."""
+    """These nodes, and all nodes with as many elements that are connected to them."""
     todo = list(seeds)
     seen = set(todo)
     for name in todo:
@@ -81,7 +83,7 @@ def joined(flow: Flow, seeds: Sequence[str]) -> list[str]:
 
 
 def touching(flow: Flow, region: Iterable[str], opcodes: Sequence[str]) -> set[str]:
-    """The kernels of some nodes, and those that take them to products or by some opcodes."""
+    """The kernels of some nodes, and of their users that are products or have such opcodes."""
     found: set[str] = set()
     for name in region:
         found.add(flow.kernel[name])

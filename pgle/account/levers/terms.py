@@ -1,5 +1,5 @@
-"""What a program does to the scores of attention, and to their softmax, that a fused call has to do
-as well.
+"""Masks, biases, caps and dropout in a program's attention. A fused call has to apply them as
+well.
 """
 
 from __future__ import annotations
@@ -16,37 +16,41 @@ _MASKS = RESHAPED.union(
     ("select", "compare", "and", "or", "not", "broadcast", "minimum", "maximum"),
     ("add", "subtract", "multiply", "slice", "dynamic-slice", "negate"),
 )
-"""Opcodes between positions of queries and keys and the mask that is made of them."""
+"""Opcodes between positions of queries and keys and the mask that is computed from them."""
 
 _ORDER = RESHAPED.union(
     ("compare", "iota", "constant", "not", "broadcast", "slice", "select")
 )
-"""Opcodes of a mask that is the order of positions and nothing else: no offset, no window."""
+"""Opcodes of a mask that only compares positions, without an offset or a window."""
 
 _TOTALS = _MASKS.union(("divide", "all-reduce", "all-reduce-start", "all-reduce-done"))
-"""Opcodes between the sum of exponentials and what they are divided by."""
+"""Opcodes between the sum of exponentials and the divisor of the softmax."""
 
 _MASKING = ("select", "minimum")  # opcodes that apply a mask to scores
 _ADDING = ("add", "subtract")  # opcodes that apply a mask or a bias
 
 _COUNTED = RESHAPED.union(("broadcast", "add", "subtract", "clamp"))
-"""Opcodes between a counting sequence and positions."""
+"""Opcodes between a counting sequence (``iota``) and positions."""
 
 
 @dataclass(frozen=True, slots=True)
 class Terms:
-    """What a program does between both products, but for the softmax and a scale."""
+    """What a program does between the two products of attention, besides softmax and scale."""
 
-    is_causal: bool  # a mask compares positions
-    is_only_causal: bool  # and does nothing else, wherever one does
-    is_masked: bool  # some mask is not proven to be the causal one alone
-    is_biased: bool
-    is_capped: bool
+    is_causal: bool  # a mask compares positions of queries and keys
+    is_only_causal: bool  # every such mask does nothing else
+    is_masked: bool  # some mask may do more than the causal one
+    is_biased: bool  # something is added to the scores
+    is_capped: bool  # a tanh limits the scores
     drops: bool  # weights are dropped or scaled after the softmax
 
 
 def terms(flow: Flow, forward: Sequence[Scores]) -> Terms:
-    """What all attentions of a program do, taken together."""
+    """The terms of all attentions of a program together.
+
+    Args:
+        forward: their scores in the forward pass.
+    """
     ways = [(item, _between(flow, item)) for item in forward]
     masking = list(chain.from_iterable(_before(*each) for each in ways))
     orders = list(_orders(flow, masking))
@@ -64,8 +68,8 @@ def terms(flow: Flow, forward: Sequence[Scores]) -> Terms:
 
 
 def is_causal(flow: Flow, item: Scores) -> bool:
-    """Whether the scores are masked by comparing positions of queries and keys, so that no query
-    is known to see later keys alone.
+    """Whether a mask compares positions of queries and keys. A mask that surely hides earlier keys
+    does not count.
     """
     opcodes = (*_MASKING, "add")
     way = {*item.before, *item.after}
@@ -92,14 +96,14 @@ def _between(flow: Flow, item: Scores) -> set[str]:
 
 
 def _before(item: Scores, way: set[str]) -> Iterator[tuple[str, set[str]]]:
-    """The nodes of that way before the exponential, each with the whole way."""
+    """The nodes of `way` before the exponential, each with the whole way."""
     for name in item.before:
         if name in way:
             yield name, way
 
 
 def _orders(flow: Flow, masking: Iterable[tuple[str, set[str]]]) -> Iterator[str]:
-    """What nodes apply that is computed from the order of positions."""
+    """The masks that some nodes apply and that are computed from the order of positions."""
     for name, way in masking:
         if flow.opcode(name) in (*_MASKING, *_ADDING):
             for given in flow.inputs[name]:
@@ -109,7 +113,7 @@ def _orders(flow: Flow, masking: Iterable[tuple[str, set[str]]]) -> Iterator[str
 
 
 def _masks(flow: Flow, name: str, way: set[str]) -> bool:
-    """Whether a node applies a mask that may be another than the causal one."""
+    """Whether a node applies a mask that may differ from the causal one."""
     if flow.opcode(name) not in _MASKING:
         return False
     others = [each for each in flow.inputs[name] if each not in way]
@@ -120,7 +124,7 @@ def _masks(flow: Flow, name: str, way: set[str]) -> bool:
 
 
 def _hides_later(flow: Flow, name: str, mask: str, way: set[str]) -> bool | None:
-    """Whether a node hides later keys by a mask, not earlier ones; None if that is not known.
+    """Whether a node hides later keys by a mask, and not earlier ones; None if unknown.
 
     Args:
         way: the nodes from the scores to the product that takes their softmax.
@@ -137,7 +141,11 @@ def _hides_later(flow: Flow, name: str, mask: str, way: set[str]) -> bool | None
 
 
 def _axis_of_keys(flow: Flow, way: Iterable[str], count: int) -> int | None:
-    """The axis that the softmax is taken over, of scores with so many axes; None: not known."""
+    """The axis of the scores over which the softmax is taken; None if unknown.
+
+    Args:
+        count: number of axes of the scores.
+    """
     users = chain.from_iterable(flow.users.get(name, ()) for name in way)
     for user in users:
         axes = flow.nodes[user].dimensions
@@ -148,10 +156,10 @@ def _axis_of_keys(flow: Flow, way: Iterable[str], count: int) -> int | None:
 
 
 def _is_later(flow: Flow, name: str, are_keys: tuple[bool, ...]) -> bool | None:
-    """Whether truth values are true where the key is later than the query; None: not known.
+    """Whether a mask is true if the key is later than the query; None if unknown.
 
     Args:
-        are_keys: of each axis of the value, whether it counts keys.
+        are_keys: for each axis of the mask, whether it counts keys.
     """
     flips = False
     while name in flow.nodes and flow.opcode(name) != "compare":
@@ -170,7 +178,7 @@ def _is_later(flow: Flow, name: str, are_keys: tuple[bool, ...]) -> bool | None:
 
 
 def _counts_keys(flow: Flow, name: str, are_keys: tuple[bool, ...]) -> bool | None:
-    """Whether a counting sequence counts keys, not queries; None: not known."""
+    """Whether a counting sequence counts keys and not queries; None if unknown."""
     while name in flow.nodes:
         node = flow.nodes[name]
         if node.opcode == "iota":
@@ -185,7 +193,7 @@ def _counts_keys(flow: Flow, name: str, are_keys: tuple[bool, ...]) -> bool | No
 def _before_moved(
     flow: Flow, name: str, are_keys: tuple[bool, ...]
 ) -> tuple[str, tuple[bool, ...]] | None:
-    """What a value is made of, and the same of its axes; None if its axes are others."""
+    """The input of a node, with `are_keys` for the input's axes; None if axes do not match."""
     node = flow.nodes[name]
     if not flow.inputs[name]:
         return None
@@ -202,7 +210,7 @@ def _before_moved(
 
 
 def _biases(flow: Flow, name: str, way: set[str]) -> bool:
-    """Whether a node adds to scores; a library's product may do so by itself."""
+    """Whether a node adds something to scores. A library's product may do so by itself."""
     node = flow.nodes[name]
     if name in flow.products:
         is_library = (
@@ -229,7 +237,7 @@ def _drops(flow: Flow, item: Scores, way: set[str]) -> bool:
 
 
 def _is_plain(flow: Flow, name: str) -> bool:
-    """Whether a value is one constant, or says nothing but which of two positions is larger."""
+    """Whether a value is a single constant, or only the comparison of two positions."""
     found = flow.looked_at(name, _MASKS)
     seen = [each for each in found if not flow.before_loop(each)]
     opcodes = set(map(flow.opcode, seen))
@@ -246,7 +254,7 @@ def _is_one(flow: Flow, names: Iterable[str]) -> bool:
 
 
 def _is_reduced(flow: Flow, name: str) -> bool:
-    """Whether a value comes from a largest score, or a sum of exponentials."""
+    """Whether a value comes from a reduction: the largest score, or the sum of exponentials."""
     return any(flow.opcode(each) == "reduce" for each in flow.looked_at(name, _TOTALS))
 
 
@@ -256,7 +264,7 @@ def _order(flow: Flow, name: str) -> bool:
 
 
 def _compares(flow: Flow, name: str) -> bool:
-    """Whether a value says which of two positions is larger."""
+    """Whether a value is the comparison of two positions."""
     node = flow.nodes.get(name)
     if node is None or node.opcode != "compare" or node.direction not in _SIDES:
         return False
@@ -264,6 +272,6 @@ def _compares(flow: Flow, name: str) -> bool:
 
 
 def _counts(flow: Flow, name: str) -> bool:
-    """Whether a value is a position: a counting sequence, perhaps moved."""
+    """Whether a value is a position: a counting sequence, perhaps shifted or reshaped."""
     seen = flow.looked_at(name, _COUNTED)
     return any(flow.opcode(each) == "iota" for each in seen)
