@@ -435,15 +435,11 @@ class _Step:
         the function has as a constant. Axes of arrays with the rarest shape come first, since data
         have one and parameters share theirs.
         """
-        shapes = [leaf.shape for leaf in map(self._leaves.__getitem__, self._places)]
-        axes = [
-            (shape, axis)
-            for shape in sorted(
-                set(shapes), key=lambda shape: (shapes.count(shape), shape)
-            )
-            for axis, found in enumerate(shape)
-            if found == size
-        ]
+        shapes = [self._leaves[place].shape for place in self._places]
+        rarest = sorted(set(shapes), key=lambda shape: (shapes.count(shape), shape))
+        axes = []
+        for shape in rarest:
+            axes += [(shape, axis) for axis, found in enumerate(shape) if found == size]
         alone = [one for one in axes[:MOST_TRIED] if self._traces_with({one: small})]
         if alone:
             return
