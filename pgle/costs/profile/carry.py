@@ -1,10 +1,11 @@
-"""A profile's costs under the names of another module: another jax, another number of devices, an
-edited program.
+"""Carry a profile's costs to the names of another module: another jax, another number of devices,
+an edited program.
 
-Instructions are matched by what they are, surest first. What an instruction is has four parts:
-itself (opcode, shapes, fused operations, the framework's name, executions), what feeds it, what
-uses it, and its place among equal ones. A neighbourhood is hashed as by Weisfeiler and Leman: each
-round adds the neighbours' hashes to one's own.
+Instructions are matched by what they are, the surest evidence first. Four things identify an
+instruction: the instruction itself (opcode, shapes, fused operations, framework name, whether it
+runs in a loop), the instructions that feed it, its users, and its place among equal ones.
+Neighbourhoods are hashed as Weisfeiler and Leman do: each round adds the neighbours' hashes to the
+instruction's own.
 """
 
 from __future__ import annotations
@@ -33,13 +34,15 @@ from pgle.xla.collectives import collective_kind, group_size
 from pgle.xla.hlo.module import Instruction
 from pgle.xla.targets import Hardware
 
-ROUNDS = 3  # of hashing; more tell little apart that fewer do not
+ROUNDS = 3  # rounds of hashing; more rounds distinguish few further instructions
 Scale = Callable[[LookupRow, LookupRow], float | None]
-"""What a cost is multiplied by, from the row it was measured on to another one; None: not known."""
+"""Returns the factor for a cost, from the row that it was measured on to another row; None if
+unknown.
+"""
 
 
 def scale_by(old: LookupTable, new: LookupTable, hardware: Hardware) -> Scale:
-    """A scale that is the ratio of the estimates for one GPU."""
+    """Return a scale that divides the new row's estimate by the old row's, both for one GPU."""
     before = estimator(old.module, hardware)
     after = estimator(new.module, hardware)
 
@@ -57,10 +60,13 @@ Key = Callable[["Graph", LookupRow], Hashable]
 class By(StrEnum):
     """The evidence for a match, the surest first."""
 
-    STRUCTURE = "structure"  # itself and its neighbourhood, as often in one module as in the other
-    NAME = "name"  # itself and its name
-    SHAPE = "shape"  # opcode and shapes; where their number differs, the median of their costs
-    # a collective of another size or group, another kernel of the same sizes: scaled by estimates
+    # same instruction and neighbourhood, equally often in both modules
+    STRUCTURE = "structure"
+    NAME = "name"  # same instruction and name
+    # same opcode and shapes; the median of the old costs if the counts differ
+    SHAPE = "shape"
+    # the cost is scaled by estimates: a collective of another size or group, another kernel of the
+    # same sizes, the same line of the program with other sizes
     SCALED = "scaled"
 
 
@@ -68,10 +74,10 @@ class By(StrEnum):
 class Match:
     """An instruction of the new module and the cost that it gets."""
 
-    name: str  # in the new module, when LHS ran
-    was: str  # in the old one
+    name: str  # name in the new module when LHS ran
+    was: str  # name in the old module
     by: By
-    cost: Cost  # under the new name
+    cost: Cost  # the cost under the new name
 
 
 @dataclass(frozen=True)
@@ -80,31 +86,36 @@ class Carried:
 
     profile: Profile
     matches: tuple[Match, ...]
-    left: tuple[str, ...]  # instructions of the new module without a cost
-    unused: tuple[str, ...]  # costs of the old module that found no place
-    profile_us: float  # time of all costs of the profile that count for the old module
-    carried_us: float  # of it, what was carried
+    left: tuple[
+        str, ...
+    ]  # instructions of the new module that need a cost and got none
+    unused: tuple[str, ...]  # instructions of the old module whose cost was not carried
+    # time of the profile's costs for the old module, in µs per execution
+    profile_us: float
+    carried_us: float  # the part of `profile_us` that was carried
 
     @property
     def share(self) -> float:
-        """How much of the profile's time was carried."""
+        """The share of the profile's time that was carried, 0 to 1."""
         return self.carried_us / self.profile_us if self.profile_us > 0 else 0.0
 
     def count(self, by: By) -> int:
-        """How many matches rest on this evidence."""
+        """Return the number of matches with this evidence."""
         return sum(match.by is by for match in self.matches)
 
 
 LEAST_KNOWN = 0.5
-"""Share of a profile's time from which on it is of a module. Of profiles that pgle measured it is
-all; names such as ``fusion.3`` are in any module, and of the profiles of two other programs 3 and 6
-% were.
+"""A profile belongs to a module if at least this share of its time is for the module's
+instructions.
+
+For profiles that pgle measured, the share on their own module is 1. Names such as ``fusion.3``
+occur in every module: profiles of two other programs had 3 and 6 %.
 """
 
 
 def known_share(profile: Profile, module: LookupTable) -> float:
-    """The part of a profile's time, 0 to 1, that costs of instructions of a module hold; 0 of no
-    time.
+    """Return the share of a profile's time, 0 to 1, that belongs to instructions of a module; 0 if
+    there is none.
     """
     times, other_us = _times(profile, module)
     known_us = sum(times.values())
@@ -127,10 +138,10 @@ def check_source(profile: Profile, module: LookupTable, path: AnyPath) -> None:
 
 
 def _times(profile: Profile, module: LookupTable) -> tuple[dict[str, float], float]:
-    """The time of a profile's costs, in microseconds per execution of the module.
+    """Return the times of a profile's costs, in µs per execution of the module.
 
     Returns:
-        The time of each row that has a cost, by name; and the sum of the costs that belong to no
+        The time of each row that has a cost, by name; then the sum of the costs that belong to no
         such row. Loops do not count: the costs inside them do.
     """
     effective = effective_costs(profile, module.final.fingerprint)
@@ -159,8 +170,8 @@ def carry(
     """Put the costs that XLA finds for one module under the names of another.
 
     Args:
-        scale: how to scale the cost of a collective whose bytes or group differ, and of a kernel
-            that XLA makes in another way.
+        scale: how to scale the cost of a collective whose bytes or group differ, of a kernel that
+            XLA makes in another way, and of the same line of the program with other sizes.
     """
     costs = old.costs(profile)
     before = [
@@ -208,7 +219,7 @@ def carry(
 def _record(
     old: LookupTable, new: LookupTable, matches: Sequence[Match], left: Sequence[str]
 ) -> dict[str, object]:
-    """What the provenance of a carried profile says of how it was made."""
+    """Return the record of this operation for the provenance of the carried profile."""
     found = Counter(match.by for match in matches)
     return {
         "from": old.module.name,
@@ -223,11 +234,14 @@ def _record(
 def under_other_flags(
     given: Profile, old: LookupTable, new: LookupTable, hardware: Hardware
 ) -> tuple[Profile, int]:
-    """A program's costs, `given` by the user's own flags, under the names that new flags give; each
-    gets a cost.
+    """Put a program's costs under the names that new flags give, and fill the gaps.
 
-    Returned with it: how many collectives the program did not have before. Their costs are scaled
-    or estimated.
+    Args:
+        given: costs measured under the user's own flags.
+
+    Returns:
+        The profile, and the number of collectives that the program did not have before. Their costs
+        are scaled or estimated.
     """
     carried = carry(given, old, new, scale_by(old, new, hardware))
     costs = {match.name: match.cost for match in carried.matches}
@@ -264,7 +278,7 @@ def _match(
 
 
 class Graph:
-    """The rows of a module, what each is, and which feed which."""
+    """The rows of a module, keys that say what each row is, and the edges between rows."""
 
     def __init__(self, table: LookupTable) -> None:
         self.table, self.module = table, table.module
@@ -280,7 +294,7 @@ class Graph:
         return {name: order[row.instruction.name] for name, row in self.rows.items()}
 
     def outline(self, row: LookupRow) -> Hashable:
-        """Opcode, shapes, group, emitter and whether it is in a loop."""
+        """Return a key: opcode, shapes, group size, emitter, and whether the row runs in a loop."""
         group = group_size(self.module, row.instruction) if _is_collective(row) else 0
         return (
             row.opcode,
@@ -292,14 +306,14 @@ class Graph:
         )
 
     def essence(self, row: LookupRow) -> Hashable:
-        """What stays when layouts, unit dimensions and the library change: all sizes, and how they
-        are worked on.
+        """Return a key that survives a change of layouts, unit dimensions and library: `sizes` and
+        emitter.
         """
         return self.sizes(row), self._kernel(row)
 
     def sizes(self, row: LookupRow) -> Hashable:
-        """What stays when another kernel is made, too: a product's sizes, else those of results and
-        operands.
+        """Return a key that also survives a change of kernel: a product's sizes, else the sizes of
+        results and operands.
         """
         if _is_collective(row):
             return (
@@ -318,24 +332,29 @@ class Graph:
         return frozenset(Counter(map(_size, arrays)).items()), row.executions > 1
 
     def origin(self, row: LookupRow) -> Hashable:
-        """What stays when sizes change: the framework's name, and how it is worked on. Without a
-        name nothing does.
+        """Return a key that survives a change of sizes: framework name, opcode, emitter, and
+        whether it runs in a loop.
+
+        A row without a framework name has a key of its own.
         """
         name = framework_name(row.instruction)
         known = name if name else (id(self), row.name)
         return known, row.opcode, self._kernel(row), row.executions > 1
 
     def form(self, row: LookupRow) -> Hashable:
-        """A key that survives a change of sizes, without a name of the framework: stem of the HLO
-        name, opcode, whether it runs in a loop, and types with their ranks.
+        """Return a key that survives a change of sizes, and needs no framework name.
+
+        It holds the stem of the HLO name, the opcode, whether the row runs in a loop, and types
+        with their ranks.
         """
         stem = re.sub(r"[.\d]+$", "", row.name)
         types = _NUMBERS.sub("n", self._shapes(row))
         return stem, row.opcode, row.executions > 1, types
 
     def _kernel(self, row: LookupRow) -> str:
-        """Which of XLA's emitters makes a kernel: transposing in a loop takes twice as long as
-        transposing in tiles.
+        """Return which of XLA's emitters makes a kernel.
+
+        Transposing in a loop takes twice as long as transposing in tiles.
         """
         if next(matmuls(self.module, row.instruction), None) is not None:
             return "product"
@@ -343,7 +362,7 @@ class Graph:
 
     @cached_property
     def itself(self) -> Mapping[str, int]:
-        """What each row is, without its neighbours."""
+        """The hash of each row without its neighbours."""
         return {
             name: hash(
                 (
@@ -362,13 +381,13 @@ class Graph:
         return tuple(sorted(map(str, self.module.operand_shapes(item))))
 
     def _shapes(self, row: LookupRow) -> str:
-        """The shapes of the result and the operands."""
+        """Return the shapes of the result and the operands, as text."""
         return " ".join((row.shape, *self._operand_shapes(row)))
 
     @cached_property
     def feeds(self) -> Mapping[str, tuple[str, ...]]:
-        """For each row the rows of its operands, looking through a bitcast, a done or a tuple,
-        which have none.
+        """For each row, the rows that produce its operands. Bitcasts, dones and tuples, which have
+        no rows, are looked through.
         """
         return {
             name: tuple(self._sources(row.instruction))
@@ -426,8 +445,8 @@ class Graph:
 
     @cached_property
     def upstream(self) -> Mapping[str, int]:
-        """The hash of each row with all that it depends on: it tells layer 3 of a stack from layer
-        4.
+        """The hash of each row with all rows that it depends on. It distinguishes layer 3 of a
+        stack from layer 4.
         """
         found: dict[str, int] = {}
         for name in sorted(self.rows, key=self.place.__getitem__):
@@ -445,7 +464,7 @@ _NUMBERS = re.compile(r"(?<=[\[,])\d+")
 
 
 def _size(text: str) -> tuple[str, tuple[int, ...]]:
-    """Type and dimensions of an array, sorted, without dimensions of 1."""
+    """Return type and sorted dimensions of an array, without dimensions of 1."""
     dtype, _, sizes = text.rstrip("]").partition("[")
     return dtype, tuple(
         sorted(int(size) for size in sizes.split(",") if size not in ("", "1"))
@@ -453,8 +472,8 @@ def _size(text: str) -> tuple[str, tuple[int, ...]]:
 
 
 def framework_name(item: Instruction) -> str:
-    """``metadata.op_name`` without ``jit(main)`` and parameters, which differ between releases of
-    jax.
+    """Return ``metadata.op_name`` without ``jit(main)`` and parameters, which differ between jax
+    releases.
     """
     return re.sub(r"\[[^]]*\]|jit\(main\)/", "", item.op_name)
 
@@ -477,7 +496,7 @@ _EXACT: Sequence[tuple[By, Key]] = (
 
 
 class _Matcher:
-    """Pairs of rows, each new one once."""
+    """Pairs old rows with new ones. Each new row gets at most one partner."""
 
     def __init__(
         self,
@@ -492,7 +511,7 @@ class _Matcher:
         self.after = sorted(after, key=lambda row: new.place[row.name])
 
     def exact(self) -> Iterator[tuple[By, LookupRow, LookupRow]]:
-        """Pairs of the same thing: (evidence, old, new), the surest first."""
+        """Yield pairs of the same instruction as (evidence, old, new), the surest first."""
         for by, key in _EXACT:
             paired = list(self._paired(key, _if_as_many, self.before))
             taken = {id(was) for was, _ in paired}
@@ -500,7 +519,7 @@ class _Matcher:
             yield from ((by, was, row) for was, row in paired)
 
     def by_shape(self) -> Iterator[tuple[Sequence[LookupRow], LookupRow]]:
-        """All the old rows of the same outline, and a new row without a partner."""
+        """Yield all old rows of one outline or essence, with each unpaired new row that shares it."""
         for key in (Graph.outline, Graph.essence):
             yield from self._paired(
                 key,
@@ -509,15 +528,15 @@ class _Matcher:
             )
 
     def scaled(self) -> Iterator[tuple[LookupRow, LookupRow]]:
-        """Kernels of the same sizes that another emitter makes, in order; and collectives of
-        another size or group.
+        """Yield pairs whose cost must be scaled: kernels of the same sizes from another emitter,
+        then lines of the program with other sizes, then collectives of another size or group.
 
-        Collectives are paired by kind, the framework's name and how many arrays they hold, in
-        order. If XLA combined others, with the one nearest in bytes.
+        Collectives are paired in order by kind, framework name and number of arrays. If XLA
+        combined other collectives, each is paired with the one that is nearest in bytes.
         """
         kernels = [row for row in self.all_before if not _is_collective(row)]
-        # The last two: the same line of the program with other sizes, as after a change of the
-        # number of layers.
+        # The last two keys find the same line of the program with other sizes, as after a change of
+        # the number of layers.
         for same in (Graph.sizes, Graph.origin, Graph.form):
             yield from self._paired(
                 same, _in_order, kernels, lambda row: not _is_collective(row)
@@ -542,12 +561,13 @@ class _Matcher:
         before: Sequence[LookupRow],
         wanted: Callable[[LookupRow], bool] | None = None,
     ) -> Iterator[tuple[T, LookupRow]]:
-        """The new rows that find a partner, each with its partner.
+        """Yield the new rows that find a partner, each as (partner, new row).
 
         Args:
-            key: old and new rows of an equal key belong together.
-            partners: what each of some new rows gets of the old rows of the same key: one each,
-                or nothing at all.
+            key: old and new rows with equal keys belong together.
+            partners: takes the old and the new rows of one key. It returns a partner for each new
+                row, or nothing.
+            wanted: keeps the new rows for which it is true; None keeps all.
         """
         old = _groups(self.old, before, key)
         new = _groups(self.new, filter(wanted, self.after), key)
@@ -562,7 +582,7 @@ class _Matcher:
     def _nearest(
         self, mine: Sequence[LookupRow], rows: Sequence[LookupRow]
     ) -> Sequence[LookupRow]:
-        """For each of some rows, the old one that is nearest in bytes."""
+        """Return, for each new row, the old row that is nearest in bytes (ratio)."""
         sizes = [max(_sent(self.new, row), 1) for row in rows if mine]
         return [
             min(mine, key=lambda was: abs(log(max(_sent(self.old, was), 1) / size)))
@@ -573,14 +593,14 @@ class _Matcher:
 def _if_as_many(
     mine: Sequence[LookupRow], rows: Sequence[LookupRow]
 ) -> Sequence[LookupRow]:
-    """The old rows, if there are as many as new ones."""
+    """Return the old rows if their number equals that of the new ones, else nothing."""
     return mine if len(mine) == len(rows) else ()
 
 
 def _in_order(
     mine: Sequence[LookupRow], rows: Sequence[LookupRow]
 ) -> Sequence[LookupRow]:
-    """For each of some rows, the old one at the same place, as far as their numbers allow."""
+    """Return, for each new row, the old row at the same relative place."""
     if not mine:
         return []
     places = (at * len(mine) // len(rows) for at in range(len(rows)))
@@ -588,7 +608,7 @@ def _in_order(
 
 
 def _sent(of: Graph, row: LookupRow) -> int:
-    """Bytes of a collective, as nccl-tests count them."""
+    """Return the bytes of a collective, as nccl-tests count them."""
     inner = of.module.operation(row.instruction)
     return payload_bytes(of.module, row.opcode, inner)
 

@@ -1,16 +1,18 @@
-"""How well a profile fits HLO modules: covered, missing, matched only by name, unused; and its gaps
-filled.
+"""Compare a profile with HLO modules: which costs are covered, missing, mismatched or unused. Fill
+the gaps.
 
-A cost counts where XLA would find it: under the name an instruction had when LHS ran. Where the
-profile knows opcode and shape, a name that now belongs to another instruction is a mismatch and no
-coverage.
+XLA looks a cost up by the name that the instruction had when LHS (XLA's latency-hiding scheduler)
+ran. A cost counts only if XLA would find it so. If the profile states opcode or shape, and the name
+now belongs to another instruction, that is a mismatch. A mismatch does not count as covered.
 
-XLA gives a gap, an instruction without a cost, a constant, which distorts the schedule. What fills
-gaps here: first the median of measured instructions that are the same thing: opcode, shapes of
-result and operands, fusions, size of the replica group. Else an estimate, times what measured
-instructions of the same kind cost relative to their estimates. Filled-in costs are marked
-(`Cost.origin`), and the provenance says how much it is. A completed profile gives every measured
-instruction the cost that it had before, read as XLA reads it.
+A gap is an instruction without a cost. XLA then assumes a constant, which distorts the schedule, or
+asks its own model (`fallback_of`). pgle fills a gap with the median of measured instructions that
+do the same work. They have equal opcodes, shapes of result and operands, fused operations, and
+sizes of replica groups. If there are none, pgle takes an estimate. It multiplies the estimate by
+the median of measured / estimated over instructions of the same kind.
+
+Filled costs are marked (`Cost.origin`), and the provenance counts them. For every measured
+instruction, XLA reads the same cost from the completed profile as from the given one.
 """
 
 from __future__ import annotations
@@ -71,45 +73,49 @@ from pgle.xla.targets import Hardware
 class Gap:
     """An instruction without a cost."""
 
-    name: str  # when LHS ran
+    name: str  # the name when LHS ran
     kind: CostKind  # what the scheduler does with it
-    opcode: str  # of a collective the wrapped one
-    shape: str  # of the result
-    # how much of an execution of the module the profile leaves open here: the larger of its
-    # probable cost and the cost that XLA assumes
+    opcode: str  # for a collective, the opcode of the wrapped operation
+    shape: str  # shape of the result
+    # µs per execution of the module that the missing cost leaves open: `total_us`, or the time of
+    # `assumed_us` if XLA takes that and it is larger
     weight_us: float
-    cost_us: float  # what it probably costs, once; nobody measured it
-    total_us: float  # the same per execution of the module
+    # the probable cost of one execution of the instruction; not measured
+    cost_us: float
+    total_us: float  # `cost_us` times the executions per execution of the module
     basis: Origin  # the source of `cost_us`
-    # the cost that XLA assumes: its T-shirt size; in a mismatch, the other instruction's cost
+    # T-shirt size of the instruction, or the wrong cost that the profile has for it
     assumed_us: float
-    is_mismatch: bool = False  # the profile has the name, for another instruction
-    # where its cost went, or what the profile has instead, a clause; empty if nothing is known
+    # True if the profile has a cost of another opcode or shape under this name
+    is_mismatch: bool = False
+    # a clause: the name that holds the cost, or the wrong cost in the profile; empty if neither is
+    # known
     hint: str = ""
 
 
 MOST_OFF, HEAVY = 30.0, 0.01
-"""A cost belongs to something else if it is `MOST_OFF` times more or less than its estimate.
+"""A cost is implausible if it is more than `MOST_OFF` times its estimate, or less than the estimate
+divided by `MOST_OFF`.
 
-A cost is judged if it or its estimate takes at least the share `HEAVY` of the step.
+A cost is judged only if it or its estimate takes at least the share `HEAVY` of the step. If data
+decides the cost, it is compared with a range. Custom calls that pgle does not know are not judged.
 
-Of two recorded jobs the largest was 8.1 times: an all-gather whose ranks arrive at different times
-(``benchmarks/estimate.py``). Costs that data decides, and custom calls that nobody knows, may be
-any.
+In two recorded jobs the largest factor was 8.1: an all-gather whose ranks arrive at different times
+(``benchmarks/estimate.py``).
 """
 
 
 @dataclass(frozen=True, slots=True)
 class Implausible:
-    """A cost that its instruction cannot have."""
+    """A cost too far from its estimate to belong to its instruction."""
 
     name: str
     cost_us: float
-    estimate_us: float  # the nearer end if the estimate is a range
+    estimate_us: float  # the nearest value of the range if the estimate is a range
 
 
 def weigh(cost_us: float, row: LookupRow) -> float:
-    """Microseconds per execution of the module; 0 for negative or non-finite values."""
+    """Return a cost in µs per execution of the module; 0 if the cost is negative or not finite."""
     return cost_us * row.executions if isfinite(cost_us) and cost_us > 0 else 0.0
 
 
@@ -119,11 +125,11 @@ def _weighed(
     gaps: Mapping[str, Cost | None],
     estimate: Estimator,
 ) -> tuple[Gap, ...]:
-    """The gaps with their weights, heaviest first.
+    """Return the gaps with their weights, heaviest first.
 
     Args:
-        costs: what the profile covers, to fill the gaps from.
-        gaps: by row name, the wrong cost that XLA takes; None if it finds no cost.
+        costs: the covered costs, by row name; they fill the gaps.
+        gaps: by row name, the wrong cost that XLA takes; None if XLA finds no cost.
     """
     rows = [table.rows[name] for name in gaps]
     fills = fill(table, costs, rows, estimate)
@@ -167,7 +173,7 @@ def _unused(
     tables: Sequence[LookupTable],
     effective: Iterable[Mapping[str, Cost]],
 ) -> tuple[Cost, ...]:
-    """The costs that none of the modules takes, in file order, each name once."""
+    """Return the costs that no module takes, in file order, each name once."""
     taken: set[tuple[str, str]] = set()
     for table, costs in zip(tables, effective, strict=True):
         used = table.consulted.intersection(costs)
@@ -182,14 +188,14 @@ def _unused(
 
 @dataclass(frozen=True, slots=True)
 class Share:
-    """Part of a whole."""
+    """A part of a whole, both in one unit."""
 
     covered: float
     total: float
 
     @property
     def value(self) -> float | None:
-        """0 to 1; None of nothing."""
+        """The share, 0 to 1; None if the whole is 0."""
         return self.covered / self.total if self.total > 0 else None
 
 
@@ -197,48 +203,56 @@ class Share:
 class ModuleCoverage:
     """A profile compared with one module."""
 
-    module: str  # its name
-    program_id: int | None  # None where unknown
-    fingerprint: str  # empty where unknown
-    source: str  # the dump it was read from
-    is_main: bool  # the module that the verdict is about
-    # ``schedule dump``, ``scheduling names`` or ``final names``: where LHS names come from
+    module: str  # name of the module
+    program_id: int | None  # None if unknown
+    fingerprint: str  # empty if unknown
+    source: str  # the dump that the module was read from
+    is_main: bool  # True if the verdict is about this module
+    # the source of the names when LHS ran: ``schedule dump``, ``scheduling names`` or ``final
+    # names``
     against: str
-    # instructions with a cost, of all that want one; copies and conditions of loops that LHS does
-    # not schedule only where they have one
+    # instructions with a cost, of all that need one. Copies and unscheduled loop conditions count
+    # only if they have a cost.
     count: Share
-    # µs per execution of the module; see `Gap.weight_us` for what gaps weigh
+    # µs per execution of the module: covered costs, of covered costs plus the weights of the gaps
+    # (`Gap.weight_us`)
     time: Share
-    collectives: Share  # collectives with a cost
-    # what XLA finds, by the name when LHS ran, whatever it is worth
+    collectives: Share  # collectives with a cost, of all
+    # the cost that XLA finds, right or wrong, by the name when LHS ran
     costs: Mapping[str, Cost]
-    step_us: float  # time of one execution, gaps as estimated
-    gaps: tuple[Gap, ...]  # without a cost, heaviest first
-    is_of_others: bool  # every cost is under another fingerprint
-    # covered by a cost that is far off the estimate, heaviest first
+    step_us: float  # time of one execution: covered costs, and `Gap.total_us`
+    gaps: tuple[Gap, ...]  # instructions without a cost, heaviest first
+    is_of_others: bool  # True if every cost has the fingerprint of another module
+    # covered costs that are far off their estimates, heaviest first
     implausible: tuple[Implausible, ...]
-    fallback: str  # what XLA takes gaps for: ``T-shirt sizes``, or its ``speed-of-light model``
-    hints: tuple[Sentence, ...] = ()  # what to do, whatever the bounds; see `remedies`
-    estimated_us: float = 0.0  # of `time.covered`, the part that estimates cover
-    # collectives that nobody can name as LHS did: a cost for them finds no place
+    # what XLA assumes for gaps: ``T-shirt sizes`` or its ``speed-of-light model``
+    fallback: str
+    # what to do, for any bounds; `remedies` adds what depends on them
+    hints: tuple[Sentence, ...] = ()
+    estimated_us: float = 0.0  # the part of `time.covered` that comes from estimates
+    # collectives whose name when LHS ran is unknown, so XLA's lookup of their cost is unknown, too
     ambiguous: tuple[str, ...] = ()
 
     @cached_property
     def covered(self) -> Mapping[str, Cost]:
-        """The costs that count: all but those of gaps, which are wrong."""
+        """The costs that count: `costs` without those of gaps, which belong to other instructions
+        or are no times.
+        """
         missed = {gap.name for gap in self.gaps}
         return {name: cost for name, cost in self.costs.items() if name not in missed}
 
     @property
     def filled_in(self) -> int:
-        """Instructions whose cost nobody measured on a GPU."""
+        """Number of covered instructions whose cost was not measured on a GPU."""
         return sum(
             cost.origin in (*FILLED, Origin.SIMULATED) for cost in self.covered.values()
         )
 
     @property
     def costs_are(self) -> str:
-        """What the covered costs that nobody filled in are called; ``measured`` without any."""
+        """The word for the origins of the covered costs that pgle did not fill in; ``measured`` if
+        there are none.
+        """
         given = (cost.origin for cost in self.covered.values())
         return (
             costs_are(item.word for item in given if item not in FILLED) or "measured"
@@ -246,34 +260,38 @@ class ModuleCoverage:
 
     @property
     def unchecked(self) -> int:
-        """Covered names of which the profile knows neither opcode nor shape."""
+        """Number of covered names for which the profile states neither opcode nor shape."""
         return sum(not cost.opcode and not cost.shape for cost in self.covered.values())
 
     @property
     def lost_us(self) -> float:
-        """Weight of the collectives without a cost."""
+        """Summed weight of the collectives without a cost, in µs per execution of the module."""
         return sum(
             gap.weight_us for gap in self.gaps if gap.kind is CostKind.COLLECTIVE
         )
 
     @property
     def measured(self) -> Share:
-        """The time that costs of a measurement cover: without estimates, which fill gaps."""
+        """The time that costs cover without estimates. Costs from instructions of the same shape
+        count as measured.
+        """
         return Share(self.time.covered - self.estimated_us, self.time.total)
 
     @property
     def is_modelled(self) -> bool:
-        """Whether XLA takes gaps for what its speed-of-light model says."""
+        """Whether XLA assumes the time of its speed-of-light model for gaps."""
         return self.fallback == LIGHT_SPEED
 
     @property
     def mismatched(self) -> int:
-        """Gaps whose name in the profile is of another opcode or shape."""
+        """Number of gaps under whose name the profile has a cost of another opcode or shape."""
         return sum(gap.is_mismatch for gap in self.gaps)
 
     @property
     def kept_share(self) -> float:
-        """1 less what collectives without a cost weigh, as a part of the step; not below 0."""
+        """Share of the step, 0 to 1, that remains after subtracting the weight of collectives
+        without a cost.
+        """
         return self._kept_share(self.lost_us)
 
     def _kept_share(self, lost_us: float) -> float:
@@ -283,17 +301,20 @@ class ModuleCoverage:
 
     @property
     def is_foreign(self) -> bool:
-        """Whether most costs are of another program."""
+        """Whether so few instructions have a cost that the profile probably belongs to another
+        program.
+        """
         return (self.count.value or 0.0) < MOSTLY_UNKNOWN
 
     def meets(self, bounds: Bounds) -> bool:
-        """Whether measured costs cover enough of it."""
+        """Whether the covered costs meet the bounds, without estimates."""
         return bounds.are_met(self.measured.value or 0.0, self.kept_share)
 
     @property
     def measured_if_filled(self) -> float:
-        """What `measured` would be without gaps, 0 to 1. Costs of the same shape count as measured,
-        estimates do not.
+        """The share of the step, 0 to 1, that `measured` would cover if the gaps were filled.
+
+        Costs from instructions of the same shape count as measured; estimates do not.
         """
         same_us = sum(
             gap.total_us for gap in self.gaps if gap.basis is Origin.SAME_SHAPE
@@ -301,12 +322,17 @@ class ModuleCoverage:
         return Share(self.measured.covered + same_us, self.step_us).value or 0.0
 
     def meets_if_filled(self, bounds: Bounds) -> bool:
-        """Whether it would meet the bounds with its gaps filled."""
+        """Whether the module would meet the bounds if the gaps were filled.
+
+        Ambiguous collectives stay gaps: no name is known under which XLA would find their costs.
+        """
         lost_us = sum(gap.weight_us for gap in self.gaps if gap.name in self.ambiguous)
         return bounds.are_met(self.measured_if_filled, self._kept_share(lost_us))
 
     def remedies(self, bounds: Bounds) -> tuple[Sentence, ...]:
-        """What to do, each with a command; to fill gaps only if that can meet the bounds."""
+        """Return what to do, each with a command. Filling gaps is proposed only if it can meet the
+        bounds.
+        """
         if self.is_foreign:
             return self.hints
         if self.measured_if_filled < bounds.time and not self.mismatched:
@@ -320,11 +346,11 @@ class ModuleCoverage:
 class Coverage:
     """A profile compared with modules, the main module first."""
 
-    modules: tuple[ModuleCoverage, ...]  # one each
-    unused: tuple[Cost, ...]  # costs that no module takes
+    modules: tuple[ModuleCoverage, ...]  # one per module, the main module first
+    unused: tuple[Cost, ...]  # costs that no module takes, in file order
     findings: tuple[Oddity, ...]  # oddities of the profile itself
     warnings: tuple[str, ...]  # one line each
-    # those of the profile itself, which its conversion gave already
+    # the profile's own warnings; the conversion has already shown them
     inherited: tuple[str, ...] = ()
 
     @property
@@ -334,7 +360,7 @@ class Coverage:
 
     @property
     def invalid(self) -> tuple[Oddity, ...]:
-        """Costs that are negative or not finite; XLA takes them as they are."""
+        """Costs that are negative or not finite. XLA uses them unchanged."""
         return tuple(
             item
             for item in self.findings
@@ -343,12 +369,12 @@ class Coverage:
 
     @property
     def least_measured(self) -> ModuleCoverage:
-        """The compilation of the main module of which measured costs cover least."""
+        """The compilation of the main module with the smallest measured share."""
         return min(self.main, key=lambda module: module.measured.value or 0.0)
 
     def is_ok(self, bounds: Bounds) -> bool:
-        """Whether every compilation of the main module meets the bounds and every cost is a number
-        of microseconds.
+        """Whether every compilation of the main module meets the bounds, and no cost is negative or
+        not finite.
         """
         return (
             bool(self.main)
@@ -365,11 +391,11 @@ def cover(
     """Compare a profile with modules.
 
     Args:
-        modules: final modules; a module of a schedule dump will do if there is no other.
-        lhs_modules: by name, as LHS saw them.
+        modules: final modules. A module from a schedule dump also works if there is no final one.
+        lhs_modules: modules as LHS saw them, by module name.
 
     Raises:
-        UserError: there is no module.
+        UserError: `modules` is empty.
     """
     if not modules:
         raise UserError(
@@ -407,11 +433,11 @@ def cover(
 
 
 def _main(profile: Profile, found: Sequence[ModuleCoverage]) -> tuple[str, int | None]:
-    """Name and program id of the main module: the heaviest that the profile was made for, else the
-    heaviest.
+    """Return name and program id of the main module.
 
-    Processes share program ids; another compilation of the same name in one process has its own and
-    is another module.
+    It is the heaviest of the modules that the profile was made for, else the heaviest of all. All
+    processes give one compilation the same program id. Another compilation of the same name in one
+    process has another id and counts as another module.
     """
     for record in module_records(profile.provenance):
         named = [item for item in found if item.module == record.get("name")]
@@ -429,7 +455,7 @@ def cover_module(
     """Compare a profile with one module.
 
     Args:
-        effective: what `effective_costs` gives for the module.
+        effective: the costs that `effective_costs` returns for the module.
 
     Returns:
         The coverage, without hints.
@@ -484,7 +510,7 @@ def cover_module(
 
 
 def _source_of_names(table: LookupTable) -> str:
-    """Where the names come from that instructions had when LHS ran."""
+    """Return where the names that instructions had when LHS ran come from."""
     if table.lhs_module is not None:
         return "schedule dump"
     if any(row.instruction.scheduling_name for row in table.rows.values()):
@@ -499,7 +525,7 @@ def _implausible(
     hardware: Hardware,
     estimate: Estimator,
 ) -> tuple[Implausible, ...]:
-    """The costs that are far off their estimate, heaviest first."""
+    """Return the costs that are far off their estimates, heaviest first."""
     found = []
     for name, cost in costs.items():
         row = table.rows[name]
@@ -522,7 +548,9 @@ def _implausible(
 def _with_hints(
     item: ModuleCoverage, table: LookupTable, unused: Iterable[Cost]
 ) -> ModuleCoverage:
-    """The coverage with remedies, and with the run-time names that gaps have in the profile."""
+    """Add remedies to the coverage. If the profile holds a gap's cost under its run-time name, add
+    that name to the gap.
+    """
     free = {cost.name for cost in unused if cost.fingerprint in ("", item.fingerprint)}
     found = {
         name: run_time
@@ -552,8 +580,10 @@ MEASURE = Sentence.todo(
 
 
 def _hints(item: ModuleCoverage, renamed: bool) -> Iterator[Sentence]:
-    """Remedies for what a module lacks, the likeliest cause first; `renamed`: it has collectives by
-    other names.
+    """Yield remedies for what a module lacks, the likeliest cause first.
+
+    Args:
+        renamed: True if the profile has collectives of the module under their run-time names.
     """
     if item.is_of_others:
         yield Sentence.todo(
@@ -624,16 +654,16 @@ def _warnings(
 
 
 Estimator = Callable[[Instruction], float]
-"""Microseconds per execution of an instruction, by its shapes."""
+"""Returns the estimated µs of one execution of an instruction, from its opcode and shapes."""
 
 FILLED = (Origin.SAME_SHAPE, Origin.ESTIMATED)
-"""Costs of these origins were filled in before: no other cost is derived from them."""
+"""Origins of costs that pgle filled in. No other cost is derived from such a cost."""
 
-# measured instructions of a kind that it takes to scale the estimates of that kind
+# fewest measured instructions of a kind that scale the estimates of that kind
 MIN_NEIGHBOURS = 3
 
 CALIBRATED_ON = 300
-"""Measured instructions of one kind that are estimated too, to scale the estimates; more change
+"""About the most measured instructions of a kind that scale its estimates. More change the factor
 little.
 """
 
@@ -644,7 +674,12 @@ def fill(
     gaps: Collection[LookupRow],
     estimate: Estimator,
 ) -> dict[str, Cost]:
-    """A cost for each gap, by row name."""
+    """Return a cost for each gap, by row name.
+
+    Args:
+        costs: the known costs, by row name; valid ones of measured instructions fill the gaps.
+        estimate: gives the cost if no measured instruction does the same work.
+    """
     measured = [
         (row, cost.cost_us)
         for name, cost in costs.items()
@@ -672,8 +707,10 @@ def _medians_of_same(
     measured: Iterable[tuple[LookupRow, float]],
     gaps: Iterable[LookupRow],
 ) -> Mapping[Hashable, float]:
-    """By signature, medians of measured instructions that are the same thing as some gap."""
-    # signatures look into fusions: only where one may be wanted
+    """Return the median cost in µs of measured instructions that do the same work as some gap, by
+    signature.
+    """
+    # signatures look into fusions, which is slow, so rows that no gap can use are skipped
     alike = {(row.opcode, row.shape) for row in gaps}
     found: dict[Hashable, list[float]] = defaultdict(list)
     for row, cost_us in measured:
@@ -683,7 +720,7 @@ def _medians_of_same(
 
 
 def _signature(table: LookupTable, row: LookupRow) -> Hashable:
-    """What two instructions share when one's measurement is good for the other."""
+    """Return a key that is equal for instructions that do the same work."""
     group = (
         group_size(table.module, row.instruction)
         if row.kind is CostKind.COLLECTIVE
@@ -695,10 +732,10 @@ def _signature(table: LookupTable, row: LookupRow) -> Hashable:
 def _factors(
     measured: Iterable[tuple[LookupRow, float]], estimate: Estimator
 ) -> Callable[[LookupRow], float]:
-    """What an estimate is multiplied by: the median of measured / estimated, of the narrowest kind
-    with enough of both.
+    """Return a function from a row to the factor for its estimate.
 
-    1 if no kind has enough.
+    The factor is the median of measured / estimated over the narrowest kind with enough
+    instructions. It is 1 if no kind has enough.
     """
     known: dict[str, list[tuple[LookupRow, float]]] = defaultdict(list)
     for row, cost_us in measured:
@@ -725,7 +762,9 @@ def _factors(
 
 
 def _kinds_of(row: LookupRow) -> tuple[str, str]:
-    """The kind of an instruction, and the wider one to fall back to."""
+    """Return the kind of an instruction, then a wider kind to use if the first has too few
+    measurements.
+    """
     if row.kind is CostKind.COLLECTIVE:
         return row.opcode, "collective"
     return (
@@ -738,16 +777,17 @@ def _kinds_of(row: LookupRow) -> tuple[str, str]:
 class Completion:
     """A profile with its gaps filled for one module."""
 
-    profile: Profile  # the given costs in their order, then the filled ones by name
+    profile: Profile  # the kept costs in their order, then the filled ones by name
     module: str  # name of the module
-    target: str  # the hardware that was estimated for
-    wanted: int  # instructions and loops of the module that take a cost
-    measured: int  # of them, the ones that the given profile covers
+    target: str  # the hardware of the estimates
+    wanted: int  # instructions and loops of the module that need a cost
+    measured: int  # how many of `wanted` the given profile covers
     filled: tuple[Cost, ...]  # the new costs
-    warnings: tuple[str, ...] = ()  # costs that were no time, or of something else
+    # about costs that were not times, or belonged to other instructions
+    warnings: tuple[str, ...] = ()
 
     def count(self, origin: Origin) -> int:
-        """How many of `filled` are of that origin."""
+        """Return how many of `filled` have this origin."""
         return sum(cost.origin is origin for cost in self.filled)
 
 
@@ -762,12 +802,12 @@ def complete_profile(
     """Give every schedulable instruction of a module a cost.
 
     Args:
-        profile: any. Its costs are kept as they are. Negative and non-finite ones count as gaps,
-            and so do those of another opcode or shape.
+        profile: any profile. Its valid costs are kept unchanged. Invalid costs (`Cost.is_valid`),
+            and costs of another opcode or shape, count as gaps.
         lhs_module: the module as LHS saw it, if `module` is the final one and a schedule dump
             exists.
-        with_fingerprint: name the filled costs by the module's fingerprint. This also happens if
-            any name of the profile has a fingerprint.
+        with_fingerprint: prefix the names of filled costs with the module's fingerprint. This also
+            happens if any name in the profile has a fingerprint.
     """
     with_fingerprint = with_fingerprint or any(
         cost.fingerprint for cost in profile.costs
@@ -818,7 +858,8 @@ def complete_profile(
         "filled": {origin.value: filled[origin] for origin in FILLED},
     }
     earlier = cast(Sequence[object], profile.provenance.get("completed", ()))
-    # a new cost with a fingerprint wins over a bare one, which other modules may need
+    # A new cost comes last, so with a fingerprint it wins over a bare one. The bare one stays:
+    # other modules may need it.
     kept = valid.costs if prefix else own.costs
     result = replace(
         own,
@@ -838,7 +879,7 @@ def complete_profile(
 
 
 def estimate_profile(module: Module, hardware: Hardware) -> Profile:
-    """A profile of estimates for every schedulable instruction of a module."""
+    """Return a profile of estimates for every schedulable instruction of a module."""
     estimate = estimator(module, hardware)
     rows = LookupTable(module).rows.values()
     costs = tuple(row.cost(estimate(row.instruction), Origin.ESTIMATED) for row in rows)
@@ -846,7 +887,7 @@ def estimate_profile(module: Module, hardware: Hardware) -> Profile:
 
 
 def _without_invalid(profile: Profile) -> Profile:
-    """The profile without costs that are no time, with a warning that names them."""
+    """Drop the costs that are not times, with a warning that names them."""
     invalid = [
         f"{cost.full_name} ({cost.cost_us:g})"
         for cost in profile.costs
@@ -860,8 +901,8 @@ def _without_invalid(profile: Profile) -> Profile:
 
 
 def _without_others(profile: Profile, table: LookupTable) -> Profile:
-    """The profile without costs that XLA would take for an instruction of another opcode or shape,
-    with a warning that names them.
+    """Drop the costs that XLA would use for an instruction of another opcode or shape, with a
+    warning that names them.
     """
     effective = effective_costs(profile, table.final.fingerprint)
     wrong = set()
@@ -890,10 +931,10 @@ def _without_others(profile: Profile, table: LookupTable) -> Profile:
 def _writable(
     profile: Profile, prefix: str, effective: Container[str], costs: Iterable[Cost]
 ) -> tuple[Cost, ...]:
-    """The costs under names that change none of the profile's costs for this or any other module,
-    by name.
+    """Return the costs that can be written without changing the profile's costs for any module, by
+    name.
 
-    The last of equal names wins, a bare name counts for every module, and a name that holds
+    XLA takes the last of equal names, and uses a bare name for every module. A name that holds
     ``.remat`` makes XLA average equal names.
     """
     taken = (
@@ -909,7 +950,9 @@ def _writable(
 
 
 def _loop_us(module: Module, loop: Instruction, costs_us: Mapping[str, float]) -> float:
-    """A loop costs its trips times what runs on the compute stream in one iteration."""
+    """Return the cost of a loop in µs: its trip count times the compute-stream time of one
+    iteration.
+    """
     total = 0.0
     for item in module.called_instructions(loop):
         if item.opcode == "while":

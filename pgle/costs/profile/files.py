@@ -1,12 +1,12 @@
-"""Cost profiles as files: the text and binary forms that XLA reads, and the sidecar with what they
-cannot say.
+"""Read and write cost profiles: the text and binary forms that XLA reads, and a sidecar with what
+they cannot hold.
 
-XLA reads text with C++ protobuf's TextFormat. Usual text goes through one regular expression;
-everything else that TextFormat knows (single quotes, joined strings, escapes, lists, ``<>``)
-through protobuf's own Python parser, after a check of the lexical rules where C++ is the stricter
-of the two. Compared with the compiler on some hundred odd texts, nothing passes here that it
-refuses; of what it takes, only ``- 3`` (a blank after the sign), surrogate escapes and names that
-are not UTF-8 do not pass. Source of the grammar:
+XLA reads text with C++ protobuf's TextFormat. pgle reads usual text with one regular expression.
+Protobuf's Python parser reads everything else that TextFormat allows: single quotes, joined
+strings, escapes, lists, ``<>``. C++ has stricter lexical rules than Python, so pgle checks them
+first. About a hundred odd texts were compared with the compiler: pgle accepts none that XLA
+refuses. XLA accepts three things that pgle refuses: ``- 3`` (a blank after the sign), surrogate
+escapes, and names that are not UTF-8. Sources of the grammar:
 https://protobuf.dev/reference/protobuf/textformat-spec/ and C++ ``io/tokenizer.h``.
 
 XLA does not check a profile. If it cannot read a file, or does not know its suffix, it writes at
@@ -22,8 +22,8 @@ The sidecar is ``PROFILE.json``:
                 "samples": 18, "min_us": 801.2, "max_us": 830.9, "spread": 0.02, "trace_name":
                 "all-gather.4", "origin": "measured"}, …]}
 
-One record per entry of the profile, in its order, one per line; unknown fields (empty or 0) are
-left out. Fields of other releases are ignored.
+It has one record per entry of the profile, in the same order, one per line. Unknown fields (empty
+or 0) are left out. Fields of other releases are ignored.
 """
 
 from __future__ import annotations
@@ -58,11 +58,11 @@ if TYPE_CHECKING:
     from pgle.xla.protos.profiled_instructions_pb2 import ProfiledInstructionsProto
 
 SUFFIXES = (".pbtxt", ".pb")
-"""What XLA recognises, case-sensitively; since jaxlib 0.5.1 any other name is ignored without a
-message.
+"""The suffixes that XLA recognises, case-sensitive. Since jaxlib 0.5.1 XLA ignores any other name
+without a message.
 """
 
-# four million costs; the largest published profiles hold under a thousand.
+# Room for four million costs; the largest published profiles hold fewer than a thousand.
 MAX_PROFILE_BYTES = 256 << 20
 
 _FINGERPRINT_FILE = re.compile(r"([0-9a-f]{32})(\.pbtxt|\.pb)")
@@ -70,15 +70,15 @@ _BOM = b"\xef\xbb\xbf"
 
 
 def read_profile(path: AnyPath) -> Profile:
-    """The profile in a ``.pbtxt`` or ``.pb`` file, with its sidecar ``PATH.json`` where that
-    belongs to it.
+    """Read a profile from a ``.pbtxt`` or ``.pb`` file, and its sidecar ``PATH.json`` if that
+    describes this file.
 
-    A directory is read as XLA reads one: ``FINGERPRINT.pbtxt``, else ``FINGERPRINT.pb``, each for
-    its own module.
+    A directory is read as XLA reads it: for each module ``FINGERPRINT.pbtxt``, or
+    ``FINGERPRINT.pb`` if there is no text.
 
     Raises:
-        UserError: XLA would not read it, or it holds no cost; the message says what XLA would have
-            done.
+        UserError: XLA would not read the file, or it holds no cost. The message says what XLA would
+            have done.
     """
     if path.is_dir():
         return _read_directory(path)
@@ -101,7 +101,8 @@ def read_profile(path: AnyPath) -> Profile:
 def decode_profile(
     data: bytes, where: AnyPath, sidecar: bytes | None = None
 ) -> Profile:
-    """What the bytes of a file, and of its sidecar, hold; the suffix of `where` says which form.
+    """Decode the bytes of a profile and of its sidecar. The suffix of `where` selects text or
+    binary.
 
     Raises:
         UserError: XLA would not read it, or it holds no cost.
@@ -135,11 +136,11 @@ def decode_profile(
 
 
 def encode_profile(profile: Profile, suffix: str) -> bytes:
-    """The form that `suffix` (one of `SUFFIXES`) names: text, one cost per line, ASCII; or binary.
-    Equal profiles give equal bytes.
+    """Encode a profile in the form of `suffix`, one of `SUFFIXES`: ASCII text with one cost per
+    line, or binary. Equal profiles give equal bytes.
 
     Raises:
-        UserError: a cost is no time; XLA would take it as it is.
+        UserError: a cost is not a time; XLA would use it unchanged.
     """
     for cost in profile.costs:
         if not cost.is_valid:
@@ -162,10 +163,11 @@ def encode_profile(profile: Profile, suffix: str) -> bytes:
 
 
 def profile_files(path: AnyPath, profile: Profile) -> dict[AnyPath, bytes | str]:
-    """What to write for a profile: the file itself in the form its suffix names, and its sidecar.
+    """Return the bytes to write for a profile, by path: the file in the form of its suffix, and the
+    sidecar.
 
     Raises:
-        UserError: XLA would ignore a file of that name, or a cost is no time.
+        UserError: XLA would ignore a file of that name, or a cost is not a time.
     """
     check_suffix(path)
     data = encode_profile(profile, path.suffix)
@@ -173,12 +175,16 @@ def profile_files(path: AnyPath, profile: Profile) -> dict[AnyPath, bytes | str]
 
 
 def sidecar_path(path: AnyPath) -> AnyPath:
-    """The path of a profile's sidecar: ``PATH.json``."""
+    """Return the path of a profile's sidecar: ``PATH.json``."""
     return path.with_name(f"{path.name}.json")
 
 
 def check_suffix(path: AnyPath, *, remedy: str = "") -> None:
-    """Raise `UserError` where XLA would not recognise a file of that name as a profile."""
+    """Raise `UserError` if XLA would ignore a profile of that name.
+
+    Args:
+        remedy: what to do; empty for "name it STEM.pbtxt".
+    """
     if path.suffix in SUFFIXES:
         return
     stem = path.name
@@ -247,7 +253,7 @@ def _decode_binary(data: bytes, where: AnyPath) -> tuple[Sequence[Entry], list[s
     entries = [(cost.name, cost.cost_us) for cost in message.costs]
     if is_whole:
         return entries, []
-    # the first field of an HLO module is a name too, but its entries have no cost
+    # The first field of an HLO module is a name, too, but such a message has no costs.
     if not any(name and cost_us for name, cost_us in entries):
         what = (
             "another kind of protocol buffer, not a cost profile (XLA would take it for an "
@@ -268,7 +274,7 @@ def _named_wrongly(form: str, where: AnyPath, suffix: str) -> UserError:
 def _message(data: bytes) -> ProfiledInstructionsProto | None:
     from google.protobuf.message import (
         DecodeError,
-    )  # text profiles do without: 6 ms of every command's start
+    )  # text profiles do not need it, and it adds 6 ms to each command's start
 
     from pgle.xla.protos.profiled_instructions_pb2 import ProfiledInstructionsProto
 
@@ -279,8 +285,9 @@ def _message(data: bytes) -> ProfiledInstructionsProto | None:
 
 
 def _is_whole(message: ProfiledInstructionsProto) -> bool:
-    """Whether there is nothing but a cost profile: almost any bytes parse when unknown fields may
-    be.
+    """Whether the message is a cost profile without unknown fields.
+
+    With unknown fields allowed, almost any bytes parse.
     """
     size = message.ByteSize()
     message.DiscardUnknownFields()
@@ -349,12 +356,12 @@ _TOKENS = (
     r"|(?:[0-9]++(?:\.[0-9]*+)?|\.[0-9]++)(?:[eE][+-]?[0-9]++)?[fF]?(?![\w.])"
     r"|[][{}<>:;,/.-])*+"
 )
-"""Grammars for reading; a writer does not compile them."""
+"""Grammars for reading. They are compiled when first needed, because a writer needs none."""
 _PLAIN = re.compile(r"[ !#-&(-\[\]-~]*", re.ASCII)
 
 
 class TextSyntaxError(ValueError):
-    """XLA would refuse the text; the message starts with ``LINE:COLUMN: ``."""
+    """XLA would refuse the text. The message starts with ``LINE:COLUMN: ``."""
 
 
 class TextNameError(TextSyntaxError):
@@ -362,7 +369,7 @@ class TextNameError(TextSyntaxError):
 
 
 def encode_entries(entries: Iterable[Entry]) -> str:
-    """Entries as text, one line each, ASCII only; floats in their shortest exact form.
+    """Return entries as ASCII text, one line each. Floats have their shortest exact form.
 
     Raises:
         UnicodeEncodeError: a name is not valid Unicode.
@@ -374,7 +381,7 @@ def encode_entries(entries: Iterable[Entry]) -> str:
 
 
 def decode_entries(text: str) -> list[Entry]:
-    """The entries of a profile in text form.
+    """Return the entries of a profile in text form.
 
     Raises:
         TextSyntaxError: XLA would refuse the text.
@@ -384,8 +391,9 @@ def decode_entries(text: str) -> list[Entry]:
 
 
 def _decode_any(text: str) -> list[Entry]:
-    """What `decode_entries` returns, by protobuf's own parser."""
-    from google.protobuf import text_format  # 5 ms, and hardly any profile needs it
+    """Do the same as `decode_entries` with protobuf's own parser."""
+    # takes 5 ms, and hardly any profile needs it
+    from google.protobuf import text_format
 
     from pgle.xla.protos.profiled_instructions_pb2 import ProfiledInstructionsProto
 
@@ -405,9 +413,9 @@ def _decode_any(text: str) -> list[Entry]:
 
 
 def _decode_usual(text: str) -> list[Entry] | None:
-    """The entries if each is spelled in the usual way, else None."""
+    """Return the entries if each is spelled in the usual way, else None."""
     if re.fullmatch(_OWN, text, re.ASCII):
-        # as `encode_entries` writes it: three times as fast
+        # written by `encode_entries`: splitting is three times as fast as matching
         parts = f'{text}costs {{ name: "'.split('"')
         return [
             (name, float(rest[10:-17]))
@@ -417,7 +425,7 @@ def _decode_usual(text: str) -> list[Entry] | None:
     end = 0
     usual = re.compile(_USUAL, re.ASCII)
     while end < len(text):
-        # never a search, which takes quadratic time in a run of blanks
+        # not a search, which takes quadratic time in a run of blanks
         match = usual.match(text, end)
         if match is None:
             return None
@@ -427,8 +435,9 @@ def _decode_usual(text: str) -> list[Entry] | None:
 
 
 def _check_tokens(text: str) -> None:
-    """Raise where C++ finds no tokens in `text`; Python's parser lets Unicode blanks, ``+5`` and
-    ``1_000`` pass.
+    """Raise `TextSyntaxError` if C++ would find an invalid token in `text`.
+
+    Python's parser accepts Unicode blanks, ``+5`` and ``1_000``; C++ does not.
     """
     match = re.match(_TOKENS, text, re.ASCII)
     end = 0 if match is None else match.end()
@@ -439,7 +448,7 @@ def _check_tokens(text: str) -> None:
 
 
 def _what(rest: str) -> str:
-    """A name for text where no token can be."""
+    """Name the text at a place where no token can start."""
     if rest[0] in "\"'":
         return "string that does not end on its line, or with an invalid escape"
     if rest[0].isdigit():
@@ -456,25 +465,27 @@ def _escape(name: str) -> str:
 
 
 def _one_line(message: str) -> str:
-    """Python's ``1:7 : 'LINE': what`` as ``1:7: what`` and within reason."""
+    """Turn Python's ``1:7 : 'LINE': what`` into ``1:7: 'LINE': what``, and shorten it to less than
+    160 characters.
+    """
     message = re.sub(r"^(\d+:\d+) : ", r"\1: ", " ".join(message.split()))
     return message if len(message) < 160 else f"{message[:80]} … {message[-70:]}"
 
 
 SCHEMA = "pgle.profile/1"
 
-# Nobody measured an instruction more often; sums over all ranks stay within 64 bits.
+# More samples than any measurement takes; sums over all ranks stay within 64 bits.
 Samples = Annotated[int, Meta(ge=0, lt=1 << 40)]
 
 
 class SidecarError(ValueError):
-    """The sidecar cannot be used; the message says why."""
+    """The sidecar cannot be used. The message says why."""
 
 
 class CostRecord(Struct, kw_only=True, gc=False):
-    """Facts about one entry; fields as in `Cost`."""
+    """Facts about one entry; the fields are those of `Cost`."""
 
-    name: str  # with any ``fingerprint::``
+    name: str  # with its ``fingerprint::``, if any
     kind: CostKind = CostKind.UNKNOWN
     opcode: str = ""
     shape: str = ""
@@ -484,7 +495,7 @@ class CostRecord(Struct, kw_only=True, gc=False):
     spread: float = 0.0
     slowest_us: Time | None = None
     trace_name: str = ""
-    origin: Origin  # always there
+    origin: Origin  # always present
 
 
 _KNOWN = Cost._fields[Cost._fields.index("kind") :]
@@ -501,7 +512,7 @@ class _Module(Struct):
 
 
 class _Provenance(Struct):
-    """What later code takes for granted of a provenance: the type of a value, if it is there."""
+    """The types of provenance values that later code relies on. A value may be missing."""
 
     tool: str = ""
     stat: str = ""
@@ -523,7 +534,11 @@ class _Sidecar(_Head, kw_only=True):
 
 
 def sidecar(profile: Profile, data: bytes) -> str:
-    """The sidecar of a profile as JSON text. Equal input gives equal text."""
+    """Return the sidecar of a profile as JSON text. Equal input gives equal text.
+
+    Args:
+        data: the bytes of the profile file.
+    """
     head = {
         "schema": SCHEMA,
         "sha256": sha256(data),
@@ -541,7 +556,7 @@ def sidecar(profile: Profile, data: bytes) -> str:
     ]
     text = msgspec.json.format(_encoded(head), indent=2).decode()
     lines = msgspec.json.format(msgspec.json.encode(records), indent=0).decode()[1:-1]
-    # inside a text the quotes would be escaped
+    # inside a JSON string the quotes are escaped, so this matches only between records
     lines = lines.replace('}, {"name": ', '},\n    {"name": ')
     return f'{text[:-2]},\n  "costs": [\n    {lines}\n  ]\n}}\n'
 
@@ -550,7 +565,9 @@ _NO_UTF8 = re.compile("[\ud800-\udfff]")
 
 
 def _encoded(head: dict[str, Any]) -> bytes:
-    """JSON of an object; of a name that is no UTF-8, as of a file, the odd bytes are escaped."""
+    """Return an object as JSON. Surrogates in texts, as in file names that are not UTF-8, are
+    escaped.
+    """
     try:
         return msgspec.json.encode(head, enc_hook=str)
     except UnicodeEncodeError:
@@ -559,10 +576,14 @@ def _encoded(head: dict[str, Any]) -> bytes:
 
 
 def described(entries: Sequence[Entry], data: bytes, text: bytes) -> Profile:
-    """The profile of these entries with what its sidecar says.
+    """Return the profile of these entries, with the facts of its sidecar.
+
+    Args:
+        data: the bytes of the profile file.
+        text: the sidecar.
 
     Raises:
-        SidecarError: it is no sidecar, or of another profile, or damaged.
+        SidecarError: `text` is not a sidecar, describes another profile, or is damaged.
     """
     head, found = _parsed(text)
     if head.schema != SCHEMA:
@@ -583,12 +604,12 @@ def described(entries: Sequence[Entry], data: bytes, text: bytes) -> Profile:
 
 
 def _parsed(text: bytes) -> tuple[_Head, _Sidecar | None]:
-    """A sidecar's head, and all of it; None if it is damaged."""
+    """Return a sidecar's head, and the whole sidecar, or None if it is damaged."""
     not_json = (
         msgspec.DecodeError,
         UnicodeDecodeError,
         RecursionError,
-    )  # the second by names that are not UTF-8
+    )  # the second comes from names that are not UTF-8
     with suppress(*not_json):
         found = msgspec.json.decode(text, type=_Sidecar)
         msgspec.convert(found.provenance, _Provenance)

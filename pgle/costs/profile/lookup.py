@@ -1,14 +1,14 @@
-"""What XLA looks up: a row per instruction of a module that wants a cost, with the names it would
-be found by.
+"""Which cost XLA looks up for each instruction: a row per instruction that needs a cost, with the
+names that XLA tries.
 
-It says which cost of a profile XLA finds for an instruction, what XLA takes one without a cost for,
-and under which name the time of a traced instruction is filed. Coverage and the simulator look
-costs up by it, and refuse those that are plainly of something else.
+The rows tell which cost of a profile XLA finds, what XLA assumes without one, and under which name
+to file the time of a traced instruction. Coverage and the simulator look costs up here, and refuse
+costs that belong to another opcode or shape.
 
-XLA looks costs up by the name an instruction had when LHS ran. Compute instructions keep that name.
-Collectives may not: newer XLA renames synchronous ones, and a generic ``async-start`` runs under
-the name it wraps. What belongs to an instruction without being it (the ``reduce.N`` kernel of a
-fusion, a ``.remat`` copy) is its owner's time.
+XLA looks a cost up by the name that the instruction had when LHS ran. Compute instructions keep
+that name. Collectives may lose it: newer XLA renames synchronous ones, and a generic
+``async-start`` runs under the name of the operation that it wraps. The ``reduce.N`` kernel of a
+fusion and a ``.remat`` copy count as time of the instruction that they belong to.
 """
 
 from __future__ import annotations
@@ -47,34 +47,34 @@ if TYPE_CHECKING:
 
 @value_of_many
 class LookupRow:
-    """An instruction that wants a cost."""
+    """An instruction that needs a cost."""
 
-    name: str  # when LHS ran
-    # the names under which XLA finds a cost, in this order; empty where nobody can tell
+    name: str  # the name when LHS ran
+    # the names that XLA looks up, in this order; empty if they are unknown
     accepted: tuple[str, ...]
-    # the name to write a cost under. Of an asynchronous fusion the wrapped one: under the start's
-    # name XLA takes a cost twice, as latency and as time on the compute stream.
+    # the name to write a cost under. For an asynchronous fusion it is the wrapped one: XLA counts a
+    # cost under the start's name twice, as latency and as time on the compute stream.
     filed_as: str
     kind: CostKind  # what the scheduler does with it
-    opcode: str  # of a collective the wrapped one (``all-gather``)
-    # of the result as profiles state it; of a collective, the shape of the wrapped operation
+    opcode: str  # for a collective, the wrapped opcode (``all-gather``)
+    # result shape as profiles state it; for a collective, the shape of the wrapped operation
     shape: str
-    other_shapes: tuple[str, ...]  # the other ways in which profiles state it
+    other_shapes: tuple[str, ...]  # other shapes that profiles may state for it
     executions: int  # per execution of the module; loops of unknown length count once
-    is_counted: bool  # False where a loop around it is of unknown length
-    # XLA does well without its cost: copies, whose names change after LHS, and conditions of loops
+    is_counted: bool  # False if the length of a loop around it is unknown
+    # True if XLA does not need its cost: copies, whose names change after LHS, and loop conditions
     # that LHS does not schedule
     is_optional: bool
-    # replica groups of a collective; empty: all devices
+    # replica groups of a collective; empty means all devices
     groups: tuple[tuple[int, ...], ...]
-    instruction: Instruction  # of the module that it was read from
+    instruction: Instruction  # the instruction in the module that it was read from
 
     def find(self, costs: Mapping[str, Cost]) -> Cost | None:
-        """The cost that XLA finds in what `effective_costs` gives; None where it finds none."""
+        """Return the cost that XLA finds in the result of `effective_costs`; None if it finds none."""
         return next((costs[name] for name in self.accepted if name in costs), None)
 
     def cost(self, cost_us: float, origin: Origin) -> Cost:
-        """A cost for it that nobody measured, as a profile files it."""
+        """Return a cost for this instruction, in the form that a profile stores. It has no samples."""
         return Cost(
             self.filed_as,
             cost_us,
@@ -85,8 +85,8 @@ class LookupRow:
         )
 
     def differs(self, cost: Cost) -> bool:
-        """Whether a cost is known to belong to another opcode or shape. XLA uses it all the
-        same.
+        """Whether a cost states another opcode or shape than the instruction has. XLA uses such a
+        cost nevertheless.
         """
         if cost.opcode not in ("", self.opcode, self.instruction.opcode):
             return True
@@ -99,21 +99,21 @@ class LookupRow:
 
 @dataclass(frozen=True)
 class LookupTable:
-    """What XLA looks up for one module."""
+    """The costs that XLA looks up for one module."""
 
-    final: Module  # the final module; one as LHS saw it will do too
-    # as LHS saw it, from a schedule dump of this or of another compilation of the program; None if
-    # absent
+    final: Module  # the final module; the module as LHS saw it also works
+    # the module as LHS saw it, from a schedule dump of this or another compilation of the program;
+    # None if there is no dump
     lhs_module: Module | None = None
 
     @property
     def module(self) -> Module:
-        """The module that `rows` are of: as LHS saw it where that is known."""
+        """The module of `rows`: the one that LHS saw, or `final` if that is unknown."""
         return self.lhs_module or self.final
 
     @cached_property
     def rows(self) -> Mapping[str, LookupRow]:
-        """The instructions that want a cost, by name when LHS ran."""
+        """The instructions that need a cost, by name when LHS ran."""
         if self.lhs_module is not None:
             return {row.name: row for row in _RowMaker(self.lhs_module).all()}
         found: dict[str, LookupRow] = {}
@@ -126,12 +126,12 @@ class LookupTable:
 
     @property
     def ambiguous(self) -> tuple[str, ...]:
-        """Plain collectives without scheduling name: what LHS called them is unknown."""
+        """Plain collectives without a scheduling name. Their names when LHS ran are unknown."""
         return tuple(name for name, row in self.rows.items() if not row.accepted)
 
     @cached_property
     def run_time_names(self) -> Mapping[str, str]:
-        """Run-time name → name when LHS ran, of collectives that have another name at run time."""
+        """Run-time name → name when LHS ran, for collectives whose two names differ."""
         return {
             run_time: name
             for run_time, name in self._renamed.items()
@@ -139,13 +139,13 @@ class LookupTable:
         }
 
     def costs(self, profile: Profile) -> dict[str, Cost]:
-        """The cost that XLA finds for each row in a profile, by the row's name; rows without one
-        are left out.
+        """Return the cost that XLA finds in a profile for each row, by row name. Rows without a
+        cost are left out.
         """
         return self.find(effective_costs(profile, self.final.fingerprint))
 
     def find(self, costs: Mapping[str, Cost]) -> dict[str, Cost]:
-        """As `costs`, of what `effective_costs` gives for this module."""
+        """Do the same as `costs`, from the result of `effective_costs` for this module."""
         return {
             name: cost
             for name, row in self.rows.items()
@@ -153,10 +153,13 @@ class LookupTable:
         }
 
     def lacking(self, found: Mapping[str, Cost]) -> dict[str, Cost | None]:
-        """The rows without a cost of their own, of what `find` gives: None, or the cost that XLA
-        takes though wrong.
+        """Return the rows without a cost of their own, by name: None, or the wrong cost that XLA
+        takes.
 
-        Rows that can do without a cost are in it only where they have a wrong one.
+        Optional rows appear only if they have a wrong cost.
+
+        Args:
+            found: the result of `find`.
         """
         own = {
             name
@@ -171,10 +174,12 @@ class LookupTable:
         }
 
     def row_of(self, run_time_name: str) -> LookupRow | None:
-        """The row that a name in the final module belongs to; None if the module has no such name.
+        """Return the row that the time of a run-time name belongs to; None if the final module
+        lacks the name.
 
         Times inside a fusion or an asynchronous computation belong to the instruction that holds
-        it, times of a done to its start. Branches and calls hold instructions that `rows` lacks.
+        it. Times of a done belong to its start. Branches and calls hold instructions that `rows`
+        lacks.
         """
         owning = owner(self.final, run_time_name)
         if owning is None:
@@ -192,7 +197,7 @@ class LookupTable:
     def consulted(self) -> frozenset[str]:
         """Every name that XLA looks up in scheduled computations.
 
-        Opcodes do not matter, but the dones of collectives are not looked up.
+        XLA looks up instructions of every opcode, except the dones of collectives.
         """
         names: set[str] = set()
         for item in _scheduled_instructions(self.module):
@@ -219,13 +224,13 @@ class LookupTable:
 
 
 def _scheduled_instructions(module: Module) -> Iterator[Instruction]:
-    """The instructions of all scheduled computations, in order."""
+    """Yield the instructions of all scheduled computations, in order."""
     for name in module.scheduled:
         yield from module.computations[name].instructions
 
 
 def _is_renamed(row: LookupRow) -> bool:
-    """Whether LHS knew a plain collective by a name that the module does not tell."""
+    """Whether the module does not tell the name that a plain collective had when LHS ran."""
     plain = row.kind is CostKind.COLLECTIVE and row.opcode == row.instruction.opcode
     return (
         plain
@@ -235,7 +240,7 @@ def _is_renamed(row: LookupRow) -> bool:
 
 
 def cost_kind(module: Module, instruction: Instruction) -> CostKind:
-    """What the scheduler does with the cost of an instruction."""
+    """Return what the scheduler does with the cost of an instruction."""
     if collective_kind(module, instruction) is not None:
         return CostKind.COLLECTIVE
     if instruction.opcode == "copy-start" or (
@@ -264,12 +269,12 @@ NO_OPS = frozenset(
 
 
 def schedulable(module: Module) -> tuple[Instruction, ...]:
-    """The instructions that want a cost.
+    """Return the instructions that need a cost.
 
     They are all instructions of scheduled computations, except no-ops, loops, command buffers and
-    dones. XLA's accuracy checker misses the same, apart from copies (never missed) and dones of
-    asynchronous fusions (which cost nothing). Instructions in `unscheduled_conditions` may have a
-    cost and can do without.
+    dones. XLA's accuracy checker reports the same ones as missing, with two exceptions. It never
+    reports copies, and it reports dones of asynchronous fusions, which cost nothing. Instructions
+    in `unscheduled_conditions` may have a cost but do not need one.
     """
     scheduled = set(module.scheduled)
 
@@ -285,11 +290,11 @@ def schedulable(module: Module) -> tuple[Instruction, ...]:
 
 
 def unscheduled_conditions(module: Module) -> frozenset[str]:
-    """The loop conditions that LHS does not schedule, because they hold nothing asynchronous.
+    """Return the loop conditions that LHS does not schedule because they hold nothing asynchronous.
 
-    XLA's accuracy checker looks the costs of their instructions up, and no schedule depends on
-    them. A loop of known length does not even run its condition. If a condition holds a
-    collective, LHS schedules it like a body.
+    XLA's accuracy checker looks up the costs of their instructions, but no schedule depends on
+    them. A loop of known length does not even run its condition. If a condition holds a collective,
+    LHS schedules it like a body.
     """
     found: set[str] = set()
     for item in module.walk():
@@ -306,8 +311,8 @@ def unscheduled_conditions(module: Module) -> frozenset[str]:
 
 
 def accepted_names(lhs_module: Module, instruction: Instruction) -> tuple[str, ...]:
-    """The names under which XLA looks an instruction up, in this order: its own, and what an
-    async-start wraps.
+    """Return the names that XLA looks up for an instruction, in this order: its own, then the name
+    of the operation that an async-start wraps.
     """
     wrapped = (
         lhs_module.wrapped(instruction) if instruction.opcode == "async-start" else None
@@ -316,7 +321,7 @@ def accepted_names(lhs_module: Module, instruction: Instruction) -> tuple[str, .
 
 
 class _RowMaker:
-    """Makes the rows of one module; what many instructions share is made once."""
+    """Makes the rows of one module. Values that many instructions share are computed once."""
 
     def __init__(self, module: Module) -> None:
         self.module = module
@@ -325,8 +330,10 @@ class _RowMaker:
         self.texts: dict[int, str] = {}
 
     def all(self, names: Mapping[str, str] | None = None) -> Iterator[LookupRow]:
-        """The rows of all instructions that want a cost; `names` translates the names of a final
-        module.
+        """Yield the rows of all instructions that need a cost.
+
+        Args:
+            names: name in a final module → name when LHS ran; None if the module is as LHS saw it.
         """
         for item in schedulable(self.module):
             yield self.row(
@@ -337,7 +344,7 @@ class _RowMaker:
             )
 
     def row(self, item: Instruction, name: str) -> LookupRow:
-        """The row of an instruction that LHS knew by `name`."""
+        """Return the row of an instruction whose name was `name` when LHS ran."""
         inner = self.module.operation(item)
         collective = collective_kind(self.module, item)
         accepted = (name, *accepted_names(self.module, item)[1:])
@@ -376,22 +383,22 @@ class _RowMaker:
         return self.trips[item.computation]
 
     def _text(self, shape: Shape) -> str:
-        if id(shape) not in self.texts:  # readers make equal shapes once
+        if id(shape) not in self.texts:  # readers make one object of equal shapes
             self.texts[id(shape)] = str(shape)
         return self.texts[id(shape)]
 
 
 @dataclass
 class _FiledName:
-    """A name that costs are filed under, while the traced names are gone through."""
+    """A name to file costs under. It collects the traced names that belong to it."""
 
-    cost: Cost  # what is known of it before it is measured
+    cost: Cost  # the cost's known fields, before it is measured
     row: LookupRow | None  # None without HLO
-    # by instruction of the module: executions per execution of the module; 0 if unknown
+    # executions per execution of the module, by instruction; 0 if unknown
     executions: dict[str, int] = field(default_factory=dict)
 
     def count(self, row: LookupRow | None) -> None:
-        """Note how often the instruction of one traced name runs."""
+        """Record how often the instruction of one traced name runs."""
         if row is None:
             self.executions[""] = 0
         elif row.is_counted:
@@ -401,30 +408,30 @@ class _FiledName:
 
     @property
     def owner(self) -> str:
-        """The instruction of the final module; empty without HLO."""
+        """The name of the instruction in the final module; empty without HLO."""
         return "" if self.row is None else self.row.instruction.name
 
     @property
     def groups(self) -> tuple[tuple[int, ...], ...]:
-        """The replica groups of a collective; empty: all devices."""
+        """The replica groups of a collective; empty means all devices."""
         return () if self.row is None else self.row.groups
 
     @property
     def occurrences(self) -> int:
-        """Executions of all its copies per execution of the module; 0 if one is unknown."""
+        """Executions of all rematerialised copies per execution of the module; 0 if one is unknown."""
         counts = self.executions.values()
         return sum(counts) if all(counts) else 0
 
 
 LOW_US, MEDIUM_US, HIGH_US = 1.0, 1000.0, 5000.0
-"""XLA's T-shirt sizes (``kLowCost``, ``kMediumCost``, ``kHighCost``), taken for microseconds under
-a profile.
+"""XLA's T-shirt sizes (``kLowCost``, ``kMediumCost``, ``kHighCost``). Under a profile XLA reads
+them as microseconds.
 
 Source: openxla/xla `xla/service/profile_guided_latency_estimator.cc` and
-`gpu_latency_hiding_scheduler.cc`; compared with jaxlib 0.10.2 and 0.12.0.1 in the tests.
+`gpu_latency_hiding_scheduler.cc`. The tests compare them with jaxlib 0.10.2 and 0.12.0.1.
 """
 
-# what XLA takes costs for that a profile lacks
+# what XLA assumes for the costs that a profile lacks
 T_SHIRT_SIZES, LIGHT_SPEED = (
     "T-shirt sizes",
     "speed-of-light model",
@@ -432,13 +439,13 @@ T_SHIRT_SIZES, LIGHT_SPEED = (
 
 
 def default_us(module: Module, instruction: Instruction) -> float:
-    """The cost that XLA's T-shirt sizes give an instruction without one."""
+    """Return the time in µs that XLA's T-shirt sizes give an instruction without a cost."""
     opcode = instruction.opcode
     if opcode in ("send", "recv"):
         return 10 * HIGH_US if opcode == "send" else MEDIUM_US
     if (
         is_start(instruction) or collective_kind(module, instruction) is not None
-    ):  # a plain one was a start then
+    ):  # a collective that is synchronous now was a start when LHS ran
         return HIGH_US
     if opcode == "fusion":
         return {"kLoop": MEDIUM_US, "kOutput": HIGH_US}.get(
@@ -448,15 +455,17 @@ def default_us(module: Module, instruction: Instruction) -> float:
 
 
 def fallback_of(module: Module) -> str:
-    """What XLA takes the gaps of a module for: its model from Hopper on (jaxlib 0.10.2 and newer),
-    else constants.
+    """Return what XLA assumes for the gaps of a module.
+
+    It asks its speed-of-light model for GPUs from Hopper on (jaxlib 0.10.2 and newer), else it
+    takes constants.
     """
     return LIGHT_SPEED if is_modelled(module.architecture) else T_SHIRT_SIZES
 
 
 _LOOP = (
     CostKind.LOOP
-)  # asked for once: a member of an enum takes as long as all else of a name
+)  # looked up once: an enum member takes as long to look up as all other work on a name
 _NEVER_A_COST = {
     "while",
     "conditional",
@@ -470,56 +479,55 @@ _NEVER_A_COST = {
 
 
 FiledLoop = tuple[Cost, list[int]]
-"""A loop of the entry computation, whose cost covers all its iterations, and what runs in it, as
-indices into `Trace.instructions`.
+"""A loop of the entry computation, and the instructions that run in it, as indices into
+`Trace.instructions`. Its cost covers all its iterations.
 """
 
 
 @dataclass(frozen=True, eq=False)
 class Naming:
-    """How the instruction names of a trace map to the names that one program's costs are filed
-    under.
-    """
+    """Maps the instruction names of a trace to the names under which one program's costs are filed."""
 
-    # int32[len(trace.instructions)], index into `filed`; -1: not a cost of this program
+    # int32[len(trace.instructions)], index into `filed`; -1 if the name is not a cost of this
+    # program
     target: npt.NDArray[np.int32]
-    # the names to file costs under, each with what is known of it before it is measured
+    # the costs to measure, each with its name and the other fields that are known before
     filed: tuple[Cost, ...]
-    # for each of `filed`, the instruction of the final module that takes its time; empty
+    # for each of `filed`, the instruction of the final module that the time belongs to; empty
     # without HLO
     owners: tuple[str, ...]
     # for each of `filed`, occurrences per execution of the module, summed over rematerialised
     # copies; 0 if unknown
     occurrences: tuple[int, ...]
-    # for each of `filed`, the replica groups of a collective; empty: all devices
+    # for each of `filed`, the replica groups of a collective; empty means all devices
     groups: tuple[tuple[tuple[int, ...], ...], ...]
-    # traced names that are no cost, by reason
+    # traced names that get no cost, by reason
     left_out: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
-    loops: tuple[FiledLoop, ...] = ()  # by name; empty without HLO
+    loops: tuple[FiledLoop, ...] = ()  # outermost loops, by name; empty without HLO
 
     @cached_property
     def communicates(self) -> Flags:
-        """bool[max(names, 1)]: which names are collectives."""
+        """bool[max(names, 1)]: True for names of collectives."""
         return np.array(
             [item.kind == CostKind.COLLECTIVE for item in self.filed] or [False]
         )
 
     @cached_property
     def iterations(self) -> npt.NDArray[np.int32]:
-        """int32[max(names, 1)]: `occurrences`; where unknown, launches with nothing in between are
-        one.
+        """int32[max(names, 1)]: `occurrences`; 0 if unknown. Launches with nothing in between then
+        count as one.
         """
         return np.array(self.occurrences or [0], dtype=np.int32)
 
     @property
     def collective_instructions(self) -> Flags:
-        """bool[len(trace.instructions)]: which traced names are collectives of the program."""
+        """bool[len(trace.instructions)]: True for traced names of the program's collectives."""
         return (self.target >= 0) & self.communicates[self.target]
 
     @property
     def instruction_iterations(self) -> Ints:
-        """int64[len(trace.instructions)]: how often each runs in an execution of its module; 0
-        where unknown.
+        """int64[len(trace.instructions)]: how often each runs per execution of its module; 0 if
+        unknown.
         """
         return np.where(self.target >= 0, self.iterations[self.target], 0).astype(
             np.int64
@@ -532,12 +540,13 @@ def name_instructions(
     hlo: Module | None,
     lhs_module: Module | None = None,
 ) -> Naming:
-    """Decide for every instruction name of a program where its time goes.
+    """Decide where the time of each instruction name of a program goes.
 
     Args:
         codes: the instructions that the program ran, as indices into `Trace.instructions`,
             ascending.
-        hlo: its final module. Without it, every name is filed as it is and its kind is a guess.
+        hlo: the program's final module. Without it, each name is filed unchanged and its kind is
+            guessed.
         lhs_module: the module as LHS saw it, if there is a schedule dump.
     """
     names: dict[str, _FiledName] = {}
@@ -573,7 +582,7 @@ def name_instructions(
 
 
 def _loops(trace: Trace, codes: Sequence[int], module: Module) -> tuple[FiledLoop, ...]:
-    """The outermost loops, each with the instructions that run inside it."""
+    """Return the outermost loops, each with the instructions that run inside it."""
     found: dict[str, list[int]] = {}
     for code in codes:
         owning = owner(module, trace.instructions[code])
@@ -606,7 +615,9 @@ def _file_by_guess(name: str) -> tuple[Cost, None] | str:
 
 
 def _file(table: LookupTable, name: str) -> tuple[Cost, LookupRow] | str:
-    """Where the time of a traced name goes, or the reason why nowhere."""
+    """Return the cost to which the time of a traced name goes, with its row; or the reason why
+    there is none.
+    """
     if name.startswith("command_buffer"):
         return "command buffer"
     row = table.row_of(name)
@@ -619,10 +630,8 @@ def _file(table: LookupTable, name: str) -> tuple[Cost, LookupRow] | str:
 
 
 def group_of_device(naming: Naming, devices: Sequence[Device]) -> Ints:
-    """The replica group that a device is in, for each collective.
-
-    Returns:
-        int64[names, devices]; 0 if unknown.
+    """Return int64[names, devices]: the replica group of each device, for each collective; 0 if
+    unknown.
     """
     table = np.zeros((max(len(naming.filed), 1), max(len(devices), 1)), dtype=np.int64)
     ids = global_ids(naming, devices)
@@ -635,7 +644,7 @@ def group_of_device(naming: Naming, devices: Sequence[Device]) -> Ints:
 
 
 def global_ids(naming: Naming, devices: Sequence[Device]) -> list[int]:
-    """JAX's global ids of devices; empty if one is unknown."""
+    """Return JAX's global ids of the devices; empty if one is unknown."""
     known = [device.global_id for device in devices if device.global_id is not None]
     if len(known) == len(devices):
         return known

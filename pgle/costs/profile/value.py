@@ -1,11 +1,11 @@
-"""A cost profile as a value: what each instruction costs, and what XLA takes of it; its sums, and
-how two differ.
+"""A cost profile as a value: the cost of each instruction, the costs that XLA uses, sums, and
+differences.
 
-A name is ``FINGERPRINT::NAME`` or a bare name; a name with any other ``::`` matches nothing. XLA
-filters by fingerprint, merges equal names and cuts ``.remat`` off. Source:
+A name is ``FINGERPRINT::NAME`` or a bare name. A name with any other ``::`` matches nothing. XLA
+filters by fingerprint, merges equal names and removes ``.remat``. Sources:
 ``FilterWithFingerprint`` in openxla/xla ``xla/service/gpu/gpu_hlo_schedule.cc`` and the table of
-``xla/service/profile_guided_latency_estimator.cc``; checked against the compiler in
-`tests/costs/test_profile_against_xla.py`.
+``xla/service/profile_guided_latency_estimator.cc``. `tests/costs/test_profile_against_xla.py`
+compares them with the compiler.
 """
 
 from __future__ import annotations
@@ -29,13 +29,15 @@ from pgle.next import SHOW
 
 Entry = tuple[
     str, float
-]  # name as written in a file, with any ``fingerprint::``, and µs
+]  # name as written in a file, with its ``fingerprint::`` if any, and µs
 _REMAT_SUFFIX = re.compile(r"\.remat[0-9]*\Z")
 
 
 def split_name(written: str) -> tuple[str, str]:
-    """Fingerprint (empty: every module) and instruction name; any other ``::`` than one in the
-    middle stays in it.
+    """Split a name into fingerprint and instruction name. The fingerprint is empty if the cost is
+    for every module.
+
+    Only one ``::`` between two parts splits; any other stays in the name.
     """
     if "::" not in written:
         return "", written
@@ -53,31 +55,30 @@ def join_name(fingerprint: str, name: str) -> str:
 
 
 def strip_remat(name: str) -> str:
-    """The name without a ``.remat`` or ``.remat7`` at its end, which marks a copy made by
-    rematerialisation.
-    """
+    """Remove a final ``.remat`` or ``.remat7``, which marks a copy made by rematerialisation."""
     return _REMAT_SUFFIX.sub("", name) if has_remat(name) else name
 
 
 def has_remat(name: str) -> bool:
-    """Whether a name of a profile makes XLA strip all its names and average equal ones: it need not
-    be at the end.
+    """Whether a name, if it is in a profile, makes XLA strip all names and average equal ones.
+
+    ``.remat`` has this effect anywhere in the name.
     """
     return ".remat" in name
 
 
-# thirty years; a longer cost is no measurement, and sums of such costs are no numbers.
+# Thirty years. A longer cost cannot be measured, and sums of such costs mean nothing.
 MAX_COST_US = 1e15
 Time = Annotated[
     float, Meta(ge=0, le=MAX_COST_US)
-]  # microseconds, as far as msgspec reads them
+]  # microseconds, in the range that msgspec accepts
 
 
 class Origin(StrEnum):
-    """Where a cost comes from; anything but `MEASURED` is labelled in every output."""
+    """Where a cost comes from. Every output labels all origins except `MEASURED`."""
 
     MEASURED = "measured"
-    UNKNOWN = "unknown"  # read from a profile without sidecar
+    UNKNOWN = "unknown"  # read from a profile without a sidecar
     SAME_SHAPE = (
         "same-shape"  # taken from measured instructions of the same opcode and shapes
     )
@@ -86,8 +87,9 @@ class Origin(StrEnum):
 
     @property
     def word(self) -> str:
-        """What a cost of this origin is called: ``measured``, ``simulated`` or ``estimated``. A
-        profile without sidecar is taken at its word.
+        """The word for costs of this origin: ``measured``, ``simulated`` or ``estimated``.
+
+        Costs of a profile without a sidecar are called measured.
         """
         if self in (Origin.MEASURED, Origin.UNKNOWN):
             return "measured"
@@ -95,10 +97,10 @@ class Origin(StrEnum):
 
 
 def costs_are(words: Iterable[str]) -> str:
-    """What costs of several origins are called together: ``simulated and estimated``.
+    """Return the words for costs of several origins together, such as ``simulated and estimated``.
 
     Args:
-        words: as of `Origin.word`, or of this function.
+        words: results of `Origin.word` or of this function.
     """
     found = " and ".join(words).split(" and ")
     named = ("measured", "simulated", "estimated")
@@ -117,43 +119,45 @@ class CostKind(StrEnum):
 
 @lru_cache(maxsize=1 << 14)
 def _guessed(name: str) -> CostKind:
-    from pgle.xla.guessed_kinds import guess_kind  # a sidecar knows the kinds
+    # not needed if a sidecar states the kinds
+    from pgle.xla.guessed_kinds import guess_kind
 
     return CostKind(guess_kind(name))
 
 
-# the number behind the last dot of a name says nothing of the kind; without it few names remain
+# The number after the last dot does not tell the kind. Without it few distinct names remain to
+# cache.
 DIGITS = "0123456789"
 
 
 def likely_kind(name: str) -> CostKind:
-    """What an instruction of this name does, by the usual names."""
+    """Guess from a name what the instruction does."""
     stem = name.rstrip(DIGITS)
     return _guessed(f"{stem}1" if stem.endswith(".") else name)
 
 
 class Cost(NamedTuple):
-    """The cost of one instruction. A tuple: the million of a large profile are made in a quarter of
-    the time.
+    """The cost of one instruction. A tuple, because a large profile has a million, and tuples take
+    a quarter of the time to make.
     """
 
-    name: str  # the instruction's name when LHS ran, without a fingerprint
+    name: str  # name of the instruction when LHS ran, without a fingerprint
     cost_us: float  # microseconds per execution of the instruction
-    fingerprint: str = ""  # the module it is meant for; empty: every module
+    # fingerprint of the module that it is for; empty means every module
+    fingerprint: str = ""
     kind: CostKind = CostKind.UNKNOWN  # compute, collective, copy or loop
-    # HLO opcode (of a collective: the wrapped one, ``all-gather``); empty where unknown
+    # HLO opcode (for a collective, the wrapped one: ``all-gather``); empty if unknown
     opcode: str = ""
-    # result shape as text (of a collective: of the wrapped op); empty where unknown
+    # result shape as text (for a collective, of the wrapped operation); empty if unknown
     shape: str = ""
-    samples: int = 0  # executions in the statistic; 0 if unknown
-    min_us: float = 0.0  # smallest sample
-    max_us: float = 0.0  # largest sample
-    spread: float = 0.0  # (p90 - p10) / median of the samples; 0 where there is one
-    # of compute, on the rank for which the others wait: the cost and what `rank_skew_us` adds; None
-    # where ranks were not compared. The cost given to XLA stays the typical one.
+    samples: int = 0  # number of samples in the statistic; 0 if unknown
+    min_us: float = 0.0  # smallest sample, in µs
+    max_us: float = 0.0  # largest sample, in µs
+    spread: float = 0.0  # (p90 - p10) / median of the samples; 0 for one sample
+    # for compute, the cost on the rank that the others wait for: `cost_us` plus what `rank_skew_us`
+    # adds. None if ranks were not compared. XLA still gets the typical cost.
     slowest_us: float | None = None
-    # the name in the trace where it differs from `name`; empty where it does not
-    trace_name: str = ""
+    trace_name: str = ""  # name in the trace if it differs from `name`, else empty
     origin: Origin = Origin.MEASURED  # measured or filled in
 
     @property
@@ -168,26 +172,24 @@ class Cost(NamedTuple):
 
     @property
     def is_valid(self) -> bool:
-        """Whether the cost is a time: 0 to `MAX_COST_US`. XLA takes any number, and its schedule
+        """Whether the cost is a time, 0 to `MAX_COST_US`. XLA uses any number, and its schedule
         then means nothing.
         """
-        return 0 <= self.cost_us <= MAX_COST_US  # NaN is neither
+        return 0 <= self.cost_us <= MAX_COST_US  # False for NaN
 
     @property
     def skew_us(self) -> float | None:
-        """How much longer it takes on the slowest rank than the cost says; None where that is
-        unknown.
-        """
+        """Extra µs on the slowest rank, compared with the cost; None if unknown."""
         return None if self.slowest_us is None else self.slowest_us - self.cost_us
 
     @property
     def likely_kind(self) -> CostKind:
-        """The kind; where it is unknown, a guess by name."""
+        """The kind; a guess from the name if it is unknown."""
         return self.kind or likely_kind(self.name)
 
 
 def most_skewed(costs: Sequence[Cost]) -> tuple[Cost, ...]:
-    """The five costs that take most longer on the slowest rank, the largest first."""
+    """Return the five costs with the most extra time on the slowest rank, the largest first."""
     slower = [cost for cost in costs if cost.skew_us is not None and cost.skew_us > 0]
     return tuple(
         sorted(slower, key=lambda cost: (-(cost.skew_us or 0.0), cost.full_name))[:5]
@@ -198,27 +200,27 @@ def most_skewed(costs: Sequence[Cost]) -> tuple[Cost, ...]:
 class Profile:
     """Costs of one or several modules."""
 
-    # in file order. XLA takes the last of equal names (`effective` says which).
+    # in file order. Of equal names XLA takes the last, or averages them (see `effective_costs`).
     costs: tuple[Cost, ...]
     # what the sidecar records: inputs, statistics, versions, flags
     provenance: Mapping[str, object] = field(default_factory=dict)
-    warnings: tuple[str, ...] = ()  # what the user should know, one line each
+    warnings: tuple[str, ...] = ()  # warnings for the user, one line each
 
     def __len__(self) -> int:
         return len(self.costs)
 
 
 def module_records(provenance: Mapping[str, object]) -> tuple[Json, ...]:
-    """What the provenance of a profile says of each of its modules, as far as it does."""
+    """Return the provenance records of a profile's modules; empty if there are none."""
     return tuple(cast(Iterable[Json], provenance.get("modules", ())))
 
 
 def effective_costs(profile: Profile, fingerprint: str = "") -> Mapping[str, Cost]:
-    """The costs that XLA uses for a module, by instruction name.
+    """Return the costs that XLA uses for a module, by instruction name.
 
-    Names with a prefix count only for the module of that fingerprint. Of equal names the last wins;
-    but if any name that counts holds ``.remat``, all lose a trailing ``.remat`` or ``.rematN`` and
-    equal ones are averaged.
+    A name with a fingerprint counts only for the module of that fingerprint. XLA takes the last of
+    equal names. But if any name that counts holds ``.remat``, XLA removes a final ``.remat`` or
+    ``.rematN`` from all names, and averages equal ones.
     """
     return _used(
         [
@@ -238,10 +240,11 @@ def _used(kept: Sequence[Cost]) -> Mapping[str, Cost]:
 
 
 def effective_entries(profile: Profile) -> tuple[Cost, ...]:
-    """Each cost that XLA can use, once: bare names first, then by fingerprint, in file order.
+    """Return each cost that XLA can use, once: bare names first, then by fingerprint, in file
+    order.
 
-    Costs that XLA never uses are left out. Entries of one fingerprint are merged among themselves;
-    a module uses entries with its fingerprint before bare ones.
+    Costs that XLA never uses are left out. Entries of one fingerprint are merged among themselves.
+    A module uses entries with its fingerprint as well as bare ones.
     """
     found: list[Cost] = []
     for _, costs in sorted(_by_module(profile.costs).items()):
@@ -250,7 +253,7 @@ def effective_entries(profile: Profile) -> tuple[Cost, ...]:
 
 
 def _by_module(costs: Iterable[Cost]) -> dict[str, list[Cost]]:
-    """The costs that XLA keeps for some module, by fingerprint."""
+    """Return the costs that XLA can use for some module, by fingerprint."""
     kept = [cost for cost in costs if "::" not in cost.name]
     by_module: dict[str, list[Cost]] = {
         fingerprint: [] for fingerprint in {cost.fingerprint for cost in kept}
@@ -267,7 +270,7 @@ def _averages(costs: Iterable[Cost]) -> bool:
 
 
 def _grouped(costs: Sequence[Cost], averages: bool) -> dict[str, Sequence[Cost]]:
-    """Costs by the name that XLA gives them."""
+    """Group costs by the name under which XLA stores them."""
     names = [cost.name for cost in costs]
     if averages:
         names = list(map(strip_remat, names))
@@ -294,7 +297,7 @@ def _merged(name: str, costs: Sequence[Cost], averages: bool) -> Cost:
 
 
 class Fault(StrEnum):
-    """What can be odd about a profile that XLA accepts without a word."""
+    """A kind of oddity in a profile that XLA accepts without a message."""
 
     DUPLICATE = "duplicate"
     REMAT = "remat"
@@ -309,19 +312,22 @@ class Fault(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Oddity:
-    """Something in a profile that does not do what it seems to."""
+    """An entry or a property of a profile with an effect that its reader does not expect."""
 
     fault: Fault  # which kind
-    name: str  # as the profile spells it
-    message: str  # what XLA does with it, one clause
-    # the costs concerned, in file order; none where it is about the whole profile
+    # the name as the profile spells it; empty if the whole profile is concerned
+    name: str
+    message: str  # what XLA does, one clause
+    # the costs concerned, in file order; empty if the whole profile is concerned
     values_us: tuple[float, ...] = ()
-    effective_us: float | None = None  # what XLA takes; None where it takes nothing
+    # the cost that XLA uses; None if it uses none
+    effective_us: float | None = None
 
 
 def profile_findings(profile: Profile) -> tuple[Oddity, ...]:
-    """What a user should know about a profile before giving it to XLA, in file order within each
-    kind.
+    """Return the oddities that a user should know before giving a profile to XLA.
+
+    Within each kind they are in file order.
     """
     by_module = _by_module(profile.costs)
     bare = by_module.pop("", [])
@@ -337,7 +343,7 @@ def profile_findings(profile: Profile) -> tuple[Oddity, ...]:
         if averages not in bare_groups:
             bare_groups[averages] = _grouped(bare, averages)
         groups = _grouped(own, averages) if fingerprint else bare_groups[averages]
-        if fingerprint:  # bare names count for the module too, in file order
+        if fingerprint:  # bare names count for the module, too, in file order
             for name, costs in groups.items():
                 shared = bare_groups[averages].get(name, [])
                 groups[name] = sorted(
@@ -363,9 +369,9 @@ def profile_findings(profile: Profile) -> tuple[Oddity, ...]:
 def _merges(
     fingerprint: str, groups: Mapping[str, Sequence[Cost]], averages: bool
 ) -> Iterator[Oddity]:
-    """Several costs that become one for a module.
+    """Yield the names for which XLA makes one cost of several.
 
-    Without a fingerprint: the costs that become one for every module.
+    An empty fingerprint selects the bare names, which count for every module.
     """
     rule = "XLA takes the last"
     if averages:
@@ -436,12 +442,12 @@ _NAMES: tuple[tuple[Callable[[Cost], object], Fault, str], ...] = (
     (
         lambda cost: (
             not cost.kind and cost.likely_kind == CostKind.LOOP
-        ),  # what was measured as one is as it should be
+        ),  # a cost that was measured as a loop is no oddity
         Fault.LOOP,
         "whole loop; XLA uses it for the loop, and adds the costs in its body",
     ),
 )
-"""Oddities of a value and of a name: the first that holds counts."""
+"""Oddities of a value, and of a name. The first one that holds counts."""
 
 
 def _value(cost: Cost) -> Iterator[Oddity]:
@@ -462,42 +468,42 @@ def _name(cost: Cost) -> Iterator[Oddity]:
 
 @dataclass(frozen=True, slots=True)
 class KindTotal:
-    """The costs of one kind, each instruction executed once."""
+    """The sum of the costs of one kind, each instruction executed once."""
 
-    kind: CostKind  # which
-    count: int  # instructions
-    guessed: int  # of them, how many are of this kind by name only
-    total_us: float  # their sum
-    share: float  # of the sum over all kinds but loops; 0 for loops
+    kind: CostKind  # compute, collective, copy or loop
+    count: int  # number of instructions
+    guessed: int  # how many of `count` have this kind only by a guess from the name
+    total_us: float  # sum of the costs
+    share: float  # share of the sum over all kinds except loops; 0 for loops
 
 
 @dataclass(frozen=True)
 class Summary:
-    """What a profile holds, as XLA would take it."""
+    """The contents of a profile, as XLA would use it."""
 
-    entries: int  # lines of the profile file
-    # each usable cost once, the costliest first, as many as asked for
+    entries: int  # number of entries in the profile file
+    # the usable costs, each once, costliest first, at most as many as requested
     costs: tuple[Cost, ...]
     kinds: tuple[KindTotal, ...]  # totals, costliest first, loops last
-    total_us: float  # sum over all but loops, whose bodies count already
-    names: int  # usable costs
-    origins: Mapping[Origin, int]  # instructions by origin
-    modules: tuple[str, ...]  # fingerprints that names are prefixed with
-    provenance: Mapping[str, object]  # of the sidecar
-    findings: tuple[Oddity, ...]  # what XLA takes otherwise than it reads
+    total_us: float  # sum without loops, whose bodies count already
+    names: int  # number of usable costs
+    origins: Mapping[Origin, int]  # number of usable costs by origin
+    modules: tuple[str, ...]  # fingerprints that prefix names
+    provenance: Mapping[str, object]  # provenance in the sidecar
+    findings: tuple[Oddity, ...]  # oddities: entries that XLA uses in an unexpected way
     warnings: tuple[str, ...]  # one line each
-    described: bool  # False where no sidecar says kinds, samples and origins
-    # how much longer compute takes on the slowest rank, each instruction executed once; None where
-    # unknown
+    described: bool  # False if no sidecar states kinds, samples and origins
+    # extra µs of compute on the slowest rank, each instruction executed once; None if unknown
     skew_us: float | None = None
-    skewed: tuple[Cost, ...] = ()  # the instructions with most of that, of all kinds
+    # the costs with the most extra time on the slowest rank
+    skewed: tuple[Cost, ...] = ()
 
 
 def summarise(profile: Profile, *, top: int = 0) -> Summary:
     """Summarise a profile.
 
     Args:
-        top: list only so many, the costliest; 0: all.
+        top: number of costs to list, the costliest; 0 lists all.
     """
     usable = effective_entries(profile)
     by_kind: dict[CostKind, list[Cost]] = {}
@@ -535,7 +541,11 @@ def summarise(profile: Profile, *, top: int = 0) -> Summary:
 
 
 def _kind_total(kind: CostKind, costs: Sequence[Cost], total_us: float) -> KindTotal:
-    """The costs of one kind; `total_us` is the sum over all kinds but loops."""
+    """Sum the costs of one kind.
+
+    Args:
+        total_us: the sum over all kinds except loops.
+    """
     of_kind_us = math.fsum(map(_known, costs))
     has_share = total_us > 0 and kind != CostKind.LOOP
     return KindTotal(
@@ -548,44 +558,46 @@ def _kind_total(kind: CostKind, costs: Sequence[Cost], total_us: float) -> KindT
 
 
 def _known(cost: Cost) -> float:
-    """Costs that mean nothing count 0; the findings name them."""
+    """Return the cost in µs; 0 if it is not a time. The findings name such costs."""
     return cost.cost_us if cost.is_valid else 0.0
 
 
 class CostChange(StrEnum):
-    """What happened to a name."""
+    """How the cost of a name changed between two profiles."""
 
     ADDED = "added"
     REMOVED = "removed"
-    REPLACED = "replaced"  # same name, another opcode or shape: another instruction
+    REPLACED = "replaced"  # another instruction: same name, but another opcode or shape
     CHANGED = "changed"
-    NOISE = "noise"  # another cost, within the dispersion of the samples
+    NOISE = "noise"  # the cost changed, but within the dispersion of the samples
     SAME = "same"
 
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """One name in two profiles."""
+    """The costs of one name in two profiles."""
 
-    name: str  # as the newer profile spells it, else the older
-    change: CostChange  # what happened
-    kind: CostKind  # compute, collective, copy or loop; of the newer profile where it has the name
-    kind_is_guess: bool  # True where no sidecar says the kind
-    old_us: float | None  # cost in the older profile; None where absent
-    new_us: float | None  # cost in the newer profile; None where absent
-    # how far two medians may be apart within the samples' dispersion; None where that is unknown
+    # the name as the newer profile spells it, or the older if the newer lacks it
+    name: str
+    change: CostChange  # how it changed
+    # compute, collective, copy or loop, from the newer profile if it has the name
+    kind: CostKind
+    kind_is_guess: bool  # True if no sidecar states the kind
+    old_us: float | None  # cost in the older profile; None if absent
+    new_us: float | None  # cost in the newer profile; None if absent
+    # largest change in µs that the dispersion of the samples explains; None if unknown
     noise_us: float | None = None
-    was: str = ""  # opcode and shape in the older profile, where replaced
-    now: str = ""  # opcode and shape in the newer profile, where known
+    was: str = ""  # opcode and shape in the older profile; empty unless replaced
+    now: str = ""  # opcode and shape in the newer profile; empty if unknown
 
     @property
     def delta_us(self) -> float:
-        """New minus old; an absent cost counts 0."""
+        """New minus old, in µs; an absent cost counts as 0."""
         return (self.new_us or 0.0) - (self.old_us or 0.0)
 
     @property
     def ratio(self) -> float | None:
-        """New over old; None where either is absent or the old is 0."""
+        """New divided by old; None if either is absent or the old cost is 0."""
         return (
             self.new_us / self.old_us
             if self.old_us and self.new_us is not None
@@ -595,7 +607,7 @@ class Difference:
 
 @dataclass(frozen=True, slots=True)
 class Total:
-    """The sum of one kind, each instruction executed once."""
+    """The sums of the costs of one kind in two profiles, each instruction executed once."""
 
     kind: CostKind
     old_us: float
@@ -609,19 +621,19 @@ class ProfileDiff:
     """Two profiles compared."""
 
     differences: tuple[Difference, ...]  # every name, the largest absolute change first
-    # by kind, where either has any; loops, whose bodies count already, last
+    # a total per kind that occurs; loops, whose bodies count already, come last
     totals: tuple[Total, ...]
     warnings: tuple[str, ...]  # one line each
 
     def count(self, change: CostChange) -> int:
-        """How many names changed in that way."""
+        """Return how many names changed in this way."""
         return sum(item.change == change for item in self.differences)
 
 
 def diff_profiles(old: Profile, new: Profile) -> ProfileDiff:
-    """What changed from `old` to `new`, as far as XLA can see it.
+    """Compare the costs that XLA uses of `old` and of `new`.
 
-    Duplicates are merged and entries that XLA never uses are left out.
+    Duplicates are merged. Entries that XLA never uses are left out.
     """
     old_costs, new_costs, warnings = _aligned(
         effective_entries(old), effective_entries(new)
@@ -639,7 +651,7 @@ def diff_profiles(old: Profile, new: Profile) -> ProfileDiff:
 
 
 def _largest_first(item: Difference) -> tuple[float, str]:
-    """A key to sort by: NaN, which can hide anything, first; then the largest change."""
+    """Return a sort key: NaN, which can hide anything, first, then the largest change."""
     change = math.inf if math.isnan(item.delta_us) else abs(item.delta_us)
     return -change, item.name
 
@@ -647,8 +659,9 @@ def _largest_first(item: Difference) -> tuple[float, str]:
 def _aligned(
     old: Sequence[Cost], new: Sequence[Cost]
 ) -> tuple[Mapping[tuple[str, str], Cost], Mapping[tuple[str, str], Cost], list[str]]:
-    """Costs by (fingerprint, name); by name alone where one has bare names and the other one
-    module's.
+    """Return both sides' costs by (fingerprint, name), with warnings.
+
+    If each side is for one module, and the modules differ, costs are matched by name alone.
     """
     sides = (old, new)
     old_modules, new_modules = ({cost.fingerprint for cost in side} for side in sides)
@@ -711,7 +724,9 @@ def _replaced(old: Cost, new: Cost) -> bool:
 
 
 def _noise_us(old: Cost | None, new: Cost | None) -> float | None:
-    """Half the two ranges from p10 to p90 added up; None if a cost has fewer than two samples."""
+    """Return half the sum of the two ranges from p10 to p90, in µs; None if a cost has fewer than
+    two samples.
+    """
     if old is None or new is None or min(old.samples, new.samples) < 2:
         return None
     return (old.spread * old.cost_us + new.spread * new.cost_us) / 2
@@ -735,5 +750,5 @@ def _totals(found: Sequence[Difference]) -> tuple[Total, ...]:
 
 
 def _is_time(cost_us: float) -> bool:
-    """Whether a cost can be part of a sum."""
+    """Whether a cost is finite and small enough to be summed."""
     return abs(cost_us) <= MAX_COST_US
