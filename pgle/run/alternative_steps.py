@@ -225,7 +225,8 @@ class StepMaker:
         if request.profile is not None:
             table = first.table
             found, carried = measured_for(request.profile, table, request.hardware)
-            maker = replace(self, costs=MeasuredCosts(found, table))
+            costs = MeasuredCosts(found, table, request.hardware)
+            maker = replace(self, costs=costs)
         base = maker._priced(session, first)
         if maker.costs is not None or hangs_on_choice([base.prediction]):
             base = maker._controlled(session, NOW, request.flags, base)

@@ -270,12 +270,14 @@ class MeasuredCosts:
 
     profile: Profile
     table: LookupTable  # what XLA looks up in the unchanged program
+    hardware: Hardware  # whose estimates scale costs
 
     def of(self, other: LookupTable) -> Profile:
-        """Return the costs of the instructions that both compilations share, under the names of
-        `other`.
+        """Return the costs of another compilation's instructions, under its names: of those that
+        both share as they are, of those that multiply or store other types scaled by estimates.
         """
-        return carry(self.profile, self.table, other).profile
+        scale = scale_by(self.table, other, self.hardware)
+        return carry(self.profile, self.table, other, scale).profile
 
 
 @dataclass(frozen=True)

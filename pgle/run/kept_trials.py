@@ -1,5 +1,5 @@
 """What `advise` found about a program's opportunities, in the user's cache. All answers on the
-program read this file.
+program by the same costs read this file: those of one profile, or estimates for one GPU.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from pgle.run.rehearse_program import (
 )
 from pgle.xla.targets import load_target
 
-FORMAT = 3  # in format 2, trials did not say what to write
+FORMAT = 4  # in format 3, trials by a profile's costs and by estimates had one file
 _What = Trial | Refused | Budget
 MOST_BYTES = 1 << 16  # size limit of a valid file; a larger file is damaged
 
@@ -57,7 +57,9 @@ def _is_more(new: _What, known: _What) -> bool:
 
 
 def kept_trials(request: RehearseRequest) -> Shown:
-    """Return the trials of this program on these GPUs with these flags; empty if there are none."""
+    """Return the trials of this program on these GPUs with these flags, judged by these costs;
+    empty if there are none.
+    """
     path = _place(request)
     if path is None:
         return {}
@@ -94,7 +96,7 @@ def _folder() -> Path:
 
 
 def _place(request: RehearseRequest) -> Path | None:
-    """Return the file with a program's trials; None if nothing is kept."""
+    """Return the file with a program's trials by a request's costs; None if nothing is kept."""
     cache = Cache.of_user()
     if not request.asked.cached or not cache.limit_bytes:
         return None
@@ -103,5 +105,5 @@ def _place(request: RehearseRequest) -> Path | None:
     version = f"{__version__}, trials {FORMAT}"
     others = {"pgle": version, "hardware": hardware, "memory": memory}
     module = partitioned(request.module)
-    key = key_of(request.python, module, request.flags, None, others)
+    key = key_of(request.python, module, request.flags, request.profile, others)
     return _folder() / key

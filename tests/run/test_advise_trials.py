@@ -10,6 +10,7 @@ from typing import Any, cast
 
 import pytest
 
+from pgle.costs.estimate.estimate import estimator
 from pgle.costs.profile.lookup import LookupTable
 from pgle.costs.profile.value import Origin, Profile
 from pgle.errors import UserError, WorkloadError
@@ -45,7 +46,7 @@ from pgle.schedule.verdict import Verdict
 from pgle.tune.search import Axis
 from pgle.xla.flags.catalogue import LHS
 from pgle.xla.hlo.dumps import read_module
-from pgle.xla.targets import load_target
+from pgle.xla.targets import find_hardware, load_target
 
 STEP = (
     "hlo/jax-0.10.2/off/module_0001.jit_step.sm_8.0_gpu_after_optimizations.hlo.pb.xz"
@@ -373,18 +374,62 @@ def test_estimates_alone_must_not_give_the_other_sign() -> None:
 
 
 def test_an_alternative_takes_measured_costs_of_what_it_shares(tmp_path: Path) -> None:
-    now = table(tmp_path / "now.txt", size=16, first="fusion.1", second="fusion.2")
-    new = table(tmp_path / "new.txt", size=64, first="fusion.2", second="fusion.1")
+    now = table(
+        tmp_path / "now.txt", MODULE, size=16, first="fusion.1", second="fusion.2"
+    )
+    new = table(
+        tmp_path / "new.txt", MODULE, size=64, first="fusion.2", second="fusion.1"
+    )
     rows = (now.rows["fusion.1"], now.rows["fusion.2"])
     costs = tuple(row.cost(7.0, Origin.MEASURED) for row in rows)
-    found = new.costs(MeasuredCosts(Profile(costs), now).of(new))
-    assert {name: cost.cost_us for name, cost in found.items()} == {"fusion.2": 7.0}
+    measured = MeasuredCosts(Profile(costs), now, find_hardware("h100"))
+    found = new.costs(measured.of(new))
+    assert found["fusion.2"].cost_us == 7.0
+    assert found["fusion.2"].origin is Origin.MEASURED
+    assert found["fusion.1"].origin is Origin.ESTIMATED  # of another size
 
 
-def table(path: Path, **words: object) -> LookupTable:
-    """The instructions of `MODULE` with some sizes and names."""
-    path.write_text(MODULE.format(**words))
+PRODUCT = """HloModule jit_step, is_scheduled=true
+
+ENTRY %main (p: {dtype}[512,512]) -> f32[512,512] {{
+  %p = {dtype}[512,512] parameter(0)
+  ROOT %dot.1 = f32[512,512] dot(%p, %p), lhs_contracting_dims={{1}}, rhs_contracting_dims={{0}}\
+{algorithm}, metadata={{op_name="jit(step)/dot"}}
+}}
+"""
+
+
+def table(path: Path, text: str, **words: object) -> LookupTable:
+    """What XLA looks up in a module with some words in its text."""
+    path.write_text(text.format(**words))
     return LookupTable(read_module(path))
+
+
+@pytest.mark.parametrize(
+    "edited",
+    [
+        {"dtype": "f32", "algorithm": ", algorithm=dot_bf16_bf16_f32"},
+        {"dtype": "bf16", "algorithm": ""},
+    ],
+    ids=["rounds", "cast"],
+)
+def test_a_product_of_fewer_bits_takes_less_than_the_measured_one(
+    edited: dict[str, str], tmp_path: Path
+) -> None:
+    now, new = (
+        table(tmp_path / f"{place}.txt", PRODUCT, **words)
+        for place, words in enumerate(({"dtype": "f32", "algorithm": ""}, edited))
+    )
+    gpu = find_hardware("a100")
+    took = now.rows["dot.1"].cost(30.0, Origin.MEASURED)
+    (cost,) = MeasuredCosts(Profile((took,)), now, gpu).of(new).costs
+    before_us, after_us = (
+        estimator(side.module, gpu)(side.rows["dot.1"].instruction)
+        for side in (now, new)
+    )
+    assert after_us < before_us
+    assert cost.cost_us == pytest.approx(30.0 * after_us / before_us)
+    assert cost.origin is Origin.ESTIMATED
 
 
 def test_a_threshold_is_named_with_its_size() -> None:

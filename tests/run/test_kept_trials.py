@@ -50,6 +50,20 @@ def test_another_program_gpu_or_flag_has_nothing(
     assert [kept_trials(other) for other in others] == [{}, {}, {}]
 
 
+def test_other_costs_have_nothing(
+    request_of_step: RehearseRequest, tmp_path: Path
+) -> None:
+    keep_trials(request_of_step, SHOWN)  # by estimates
+    measured = tmp_path / "profile.pbtxt"
+    measured.write_text('costs { name: "dot.1" cost_us: 5 }\n')
+    by_profile = replace(request_of_step, profile=measured)
+    assert kept_trials(by_profile) == {}
+    keep_trials(by_profile, SHOWN)
+    assert kept_trials(by_profile) == SHOWN
+    measured.write_text('costs { name: "dot.1" cost_us: 6 }\n')
+    assert kept_trials(by_profile) == {}
+
+
 def test_nothing_is_kept_without_the_cache(request_of_step: RehearseRequest) -> None:
     asked = attrs.evolve(request_of_step.asked, cached=False)
     keep_trials(replace(request_of_step, asked=asked), SHOWN)

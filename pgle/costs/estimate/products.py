@@ -326,6 +326,16 @@ def matmuls(module: Module, instruction: Instruction) -> Iterator[Matmul]:
             yield from matmuls(module, inner)
 
 
+def multiplies_as(
+    module: Module, instruction: Instruction
+) -> tuple[tuple[str, Arithmetic], ...]:
+    """The types and units of an instruction's matrix products, sorted; empty: it has none. Shapes
+    do not say it: a product of f32 arrays may round them to bf16 on its way.
+    """
+    found = {(item.dtype, item.arithmetic) for item in matmuls(module, instruction)}
+    return tuple(sorted(found, key=str))
+
+
 def least_product_us(item: Matmul, hardware: Hardware) -> float:
     """Microseconds at the peak of the data sheet. XLA may compute 8-bit types in 16 bits where that
     is faster.

@@ -22,7 +22,7 @@ from typing import TypeVar
 
 from pgle.costs.estimate.communication import payload_bytes
 from pgle.costs.estimate.estimate import estimator
-from pgle.costs.estimate.products import matmuls
+from pgle.costs.estimate.products import matmuls, multiplies_as
 from pgle.costs.profile.coverage import fill
 from pgle.costs.profile.lookup import LookupRow, LookupTable
 from pgle.costs.profile.value import Cost, CostKind, Origin, Profile, effective_costs
@@ -312,8 +312,8 @@ class Graph:
         return self.sizes(row), self._kernel(row)
 
     def sizes(self, row: LookupRow) -> Hashable:
-        """Return a key that also survives a change of kernel: a product's sizes, else the sizes of
-        results and operands.
+        """Return a key that also survives a change of kernel: a product's sizes, whatever it
+        multiplies; else the sizes and types of results and operands.
         """
         if _is_collective(row):
             return (
@@ -323,7 +323,7 @@ class Graph:
                 row.executions > 1,
             )
         products = [
-            (item.batch, *sorted((item.m, item.n)), item.k, item.dtype)
+            (item.batch, *sorted((item.m, item.n)), item.k)
             for item in matmuls(self.module, row.instruction)
         ]
         if products:
@@ -351,14 +351,14 @@ class Graph:
         types = _NUMBERS.sub("n", self._shapes(row))
         return stem, row.opcode, row.executions > 1, types
 
-    def _kernel(self, row: LookupRow) -> str:
-        """Return which of XLA's emitters makes a kernel.
+    def _kernel(self, row: LookupRow) -> Hashable:
+        """Return which of XLA's emitters makes a kernel; of a product, the types and units that
+        multiply.
 
         Transposing in a loop takes twice as long as transposing in tiles.
         """
-        if next(matmuls(self.module, row.instruction), None) is not None:
-            return "product"
-        return self.module.operation(row.instruction).fusion_kind
+        products = multiplies_as(self.module, row.instruction)
+        return products or self.module.operation(row.instruction).fusion_kind
 
     @cached_property
     def itself(self) -> Mapping[str, int]:

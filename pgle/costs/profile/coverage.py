@@ -36,6 +36,7 @@ from typing import cast
 
 from pgle.costs.estimate.estimate import estimator, hardware_of
 from pgle.costs.estimate.known import basis_of
+from pgle.costs.estimate.products import multiplies_as
 from pgle.costs.estimate.unknown import range_of
 from pgle.costs.profile.lookup import (
     LIGHT_SPEED,
@@ -726,7 +727,13 @@ def _signature(table: LookupTable, row: LookupRow) -> Hashable:
         if row.kind is CostKind.COLLECTIVE
         else 0
     )
-    return row.opcode, row.shape, table.module.work(row.instruction), group
+    return (
+        row.opcode,
+        row.shape,
+        table.module.work(row.instruction),
+        multiplies_as(table.module, row.instruction),
+        group,
+    )
 
 
 def _factors(
