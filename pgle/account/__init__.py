@@ -1,1 +1,1 @@
-"""One account of a step: what it takes, what it consists of, and what would shorten it."""
+"""One account of a step: its length, its parts, and the changes that would shorten it."""

@@ -1,1 +1,1 @@
-"""What two releases of jax make of one program: exact facts of both, and how they differ."""
+"""Compare how two releases of jax compile one program: exact facts of both, and how they differ."""

@@ -1,6 +1,4 @@
-"""How two compilations of one program differ: what is exact, and whether a predicted change is
-sure.
-"""
+"""The differences of two compilations of one program: exact facts, and sure predicted changes."""
 
 from __future__ import annotations
 
@@ -17,22 +15,22 @@ from pgle.xla.flags.catalogue import catalogue, known_in
 from pgle.xla.flags.text import Flag
 
 OLD, NEW = "old", "new"
-"""The two programs, as the sides of a difference name them."""
+"""Names of the two programs, used as ranks in `ProgramChanges.order`."""
 NOTHING = CollectiveUse(0, 0, 0)
 
 
 @dataclass(frozen=True)
 class ProgramChanges:
-    """What differs exactly between two programs. Pairs are (before, after)."""
+    """The exact differences between two programs. Pairs are (before, after)."""
 
-    # the kinds of which number, bytes or asynchronous ones differ
+    # kinds of collectives whose number, bytes or number of asynchronous ones differ
     collectives: Mapping[str, tuple[CollectiveUse, CollectiveUse]]
     order: Difference | None  # the first place where collectives are in another order
-    products: Mapping[str, tuple[int, int]]  # by the types of their operands
-    # by kind of fusion and target of custom call
+    products: Mapping[str, tuple[int, int]]  # counts by the types of their operands
+    # counts by kind of fusion and by target of custom call
     kernels: Mapping[str, tuple[int, int]]
-    gone: int  # scheduled instructions of which the new program has no equal
-    come: int  # scheduled instructions of which the old program has no equal
+    gone: int  # scheduled instructions without an equal in the new program
+    come: int  # scheduled instructions without an equal in the old program
     memory_bytes: tuple[int | None, int | None]
     has_same_fingerprint: bool
 
@@ -44,7 +42,7 @@ class ProgramChanges:
 
 
 def changes(before: ProgramFacts, after: ProgramFacts) -> ProgramChanges:
-    """What the second compilation made otherwise than the first."""
+    """Compare the facts of two compilations."""
     kinds = {}
     for kind in {**before.collectives, **after.collectives}:
         old = before.collectives.get(kind, NOTHING)
@@ -80,9 +78,10 @@ def _unequal(
 
 
 def settled(found: Controlled) -> Gain | None:
-    """The smaller change, if both compilations agree on one; None if it hangs on autotuning.
+    """The smaller of two predicted changes, if both compilations agree; None if the change depends
+    on autotuning.
 
-    They agree if both change the step in one direction, or neither does so by more than a trifle.
+    Compilations agree if both change the step in one direction, or if both changes are small.
     """
     if found.other is None:
         return found.first
@@ -95,24 +94,27 @@ def settled(found: Controlled) -> Gain | None:
 
 @dataclass(frozen=True, slots=True)
 class FlagChange:
-    """A flag that two releases take differently."""
+    """A flag that two releases treat differently."""
 
     name: str
-    before: str | None  # its default; None: the release does not know the flag
+    # before, after: its default in each release; None if the release does not know
+    # the flag, empty if only that is known
+    before: str | None
     after: str | None
-    instead: str = ""  # what replaces it
+    instead: str = ""  # the flag that replaces it
     is_set: bool = False  # whether the program sets it
 
 
 def flag_changes(
     flags: Iterable[Flag], before: str, after: str
 ) -> tuple[FlagChange, ...]:
-    """What changes for flags that are set, and which other described flags have a new default.
+    """The set flags that only one release knows, and other flags of the catalogue with a new
+    default.
 
     Args:
-        flags: of the program.
-        before: a release of jaxlib.
-        after: another one.
+        flags: the flags that the program sets.
+        before: a release of jaxlib, such as ``0.7.2``.
+        after: another release.
     """
     found = []
     described = catalogue()

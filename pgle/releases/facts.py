@@ -1,4 +1,4 @@
-"""What a compiler made of a program, as its scheduled module tells it: nothing is estimated."""
+"""Facts of a compiled program, read from its scheduled module. Nothing is estimated."""
 
 from __future__ import annotations
 
@@ -17,38 +17,40 @@ from pgle.xla.owners import loops
 
 FREE = frozenset(("bitcast", "constant", "get-tuple-element", "parameter", "tuple"))
 """Opcodes of instructions that do nothing at run time."""
-NARROW = "fp8"  # what types of 8 bits are called
+NARROW = "fp8"  # name of all floating-point types of 8 bits
 
 
 @dataclass(frozen=True, slots=True)
 class CollectiveUse:
     """The collectives of one kind in one step. Loops count as often as they run."""
 
-    count: int  # collectives that are started
-    asynchronous: int  # of them, those that may overlap compute
-    size_bytes: int  # of all results, on one device
+    count: int  # collectives that a step starts
+    asynchronous: int  # how many of them may overlap compute
+    size_bytes: int  # bytes of all results on one device
 
 
 @dataclass(frozen=True)
 class ProgramFacts:
-    """What one release made of a program."""
+    """The facts of a program as one release compiled it."""
 
-    fingerprint: str  # of the module before scheduling; empty: unknown
-    memory_bytes: int | None  # that one execution needs; None: XLA left no report
+    fingerprint: str  # of the module before scheduling; empty if unknown
+    # device memory that one execution needs; None if XLA wrote no report
+    memory_bytes: int | None
     collectives: Mapping[str, CollectiveUse]  # by kind
-    order: Launches  # in which they are started
-    # instructions that multiply matrices, inside fusions too, by the types of their operands
+    order: Launches  # the order in which collectives start
+    # number of matrix products, inside fusions too, by the types of their operands
     products: Mapping[str, int]
-    kernels: Mapping[str, int]  # fusions by their kind, custom calls by their target
-    work: Mapping[Hashable, int]  # scheduled instructions by what they do
+    # number of fusions by kind, and of custom calls by target
+    kernels: Mapping[str, int]
+    work: Mapping[Hashable, int]  # number of scheduled instructions by what they do
 
 
 def facts_of(module: Module, memory_bytes: int | None = None) -> ProgramFacts:
     """The facts of a scheduled module.
 
     Args:
-        module: after all passes, scheduled.
-        memory_bytes: as XLA's buffer assignment reports them.
+        module: scheduled, after all passes.
+        memory_bytes: from XLA's report of its buffer assignment.
     """
     return ProgramFacts(
         fingerprint=module.fingerprint,

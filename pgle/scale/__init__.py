@@ -1,1 +1,1 @@
-"""One program at many sizes: which trials, what a row holds, where it breaks. Pure."""
+"""One program at many sizes: the trials, their rows, and where the program stops to scale. Pure."""

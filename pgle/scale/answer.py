@@ -1,6 +1,7 @@
-"""The answer: a row for a program at one size, in one variant, and what the rows say together.
+"""The answer of `scale`: a row for each size and variant of a program, and conclusions from all.
 
-That is ranges that widen with size, efficiency, where a program stops to scale, and why.
+The conclusions are ranges that widen with size, efficiency, and where and why a program stops to
+scale.
 """
 
 from __future__ import annotations
@@ -29,12 +30,12 @@ PARTS = {
     "copies": "copy_us",
     "idle time": "idle_us",
 }
-"""Of a step, in words, and their fields in a row."""
+"""The parts of a step in words, with their fields in a row."""
 Range = tuple[float, float]
 
 BREAKS = 0.9
-"""Efficiency from which on a program counts as scaling; a convention: nine tenths of the GPUs' work
-for the money.
+"""A program scales if its efficiency is at least this. It is a convention: users get nine tenths of
+the work that they pay for.
 """
 
 
@@ -43,25 +44,25 @@ class Exposed:
     """The collectives of one kind among groups of one size."""
 
     kind: str  # ``all-reduce``
-    group: int  # devices that talk to each other
-    hosts: int  # that they are on
+    group: int  # devices that communicate with each other
+    hosts: int  # hosts of these devices
     fabric: str  # the slowest links between them: the GPU's own, or ``network``
-    time_us: float  # of all executions in a step
+    time_us: float  # all executions in a step
     exposed_us: float  # the part during which nothing computes
     count: int  # executions in a step
-    # of `exposed_us`, the part of collectives whose arrays are as large as weights
+    # the part of `exposed_us` from collectives whose arrays are as large as weights
     weights_us: float = 0.0
 
     @property
     def moves_weights(self) -> bool:
-        """Whether weights or gradients, and not activations, are most of the exposed
-        communication.
+        """Whether most of the exposed communication is of weights or gradients, not of
+        activations.
         """
         return 2 * self.weights_us > self.exposed_us
 
     @property
     def moves_gradients(self) -> bool:
-        """Whether gradients are most of the exposed communication."""
+        """Whether most of the exposed communication is of gradients."""
         return KINDS[self.kind].moves == "gradients" and self.moves_weights
 
 
@@ -69,71 +70,71 @@ class Exposed:
 class RowControl:
     """A row's second compilation, with other kernels for matrix products."""
 
-    flag: str  # by which XLA takes them
-    row: ScaleRow | None = None  # None: it makes the same program, or failed
-    failure: str = ""  # in one line
+    flag: str  # the flag that makes XLA use them
+    row: ScaleRow | None = None  # None if it makes the same program, or failed
+    failure: str = ""  # why it failed, in one line
 
 
 @dataclass(frozen=True)
 class ScaleRow:
-    """What was found at one size; times in microseconds of one step, on one GPU."""
+    """The result at one size. Times are microseconds of one step, on one GPU."""
 
     devices: int
-    values: Mapping[str, str] = field(default_factory=dict)  # of each varied name
+    values: Mapping[str, str] = field(default_factory=dict)  # by varied name
     shown: Mapping[str, str] = field(
         default_factory=dict
-    )  # the same as they are at this size
+    )  # the same with placeholders replaced by this size's numbers
     failure: str = ""  # why there is no step, in one line; then all below is empty
     module: str = ""  # name of the step's module
     hosts: int = 1
     step_us: float = 0.0
-    # least_us, most_us: the range of the step that follows from estimated costs and contention
+    # least_us, most_us: the range of the step, from estimated costs and contention
     least_us: float = 0.0
-    most_us: float | None = 0.0  # None: no end, the step is a lower bound
+    most_us: float | None = 0.0  # None if the step is a lower bound
     compute_us: float = 0.0
     exposed_us: float = 0.0  # collectives run, nothing computes
     copy_us: float = 0.0  # only copies run
     idle_us: float = 0.0  # nothing runs
     ceiling_us: float = 0.0  # the step if all communication were hidden
     by_collective: tuple[Exposed, ...] = ()  # the most exposed first
-    operations: float = 0.0  # as of `operations_of`
+    operations: float = 0.0  # from `operations_of`
     # argument_bytes, temp_bytes, memory_bytes: device memory by XLA's report, memory_bytes in all;
-    # None: no report
+    # None if there is no report
     argument_bytes: int | None = None
     temp_bytes: int | None = None
     memory_bytes: int | None = None
-    limit_bytes: int | None = None  # that jax's allocator has; None: no limit
+    limit_bytes: int | None = None  # memory of jax's allocator; None if unlimited
     costs_are: str = "estimated"  # ``measured``, ``simulated and estimated``, …
     covered_share: float | None = (
-        None  # of the computing time, the part with a cost of the given profile
+        None  # share of the computing time whose cost is in the given profile
     )
-    wall_s: float = 0.0  # that the row took
-    scheduled: str = ""  # file of the scheduled module, from the folder of all rows on
-    # file of the program's module, from that folder on, if it is larger than a capture
+    wall_s: float = 0.0  # time to make the row
+    scheduled: str = ""  # file of the scheduled module, relative to the folder of rows
+    # file of the program's module in that folder, if it was grown from smaller captures
     grown: str = ""
     warnings: tuple[str, ...] = ()
     fitted: str = ""  # the name whose value was chosen so that the row fits
     tried: Mapping[str, int | None] = field(
         default_factory=dict
-    )  # by value of the fitted name, its memory_bytes
-    control: RowControl | None = None  # None: nothing hangs on kernels of products
-    account: Account | None = None  # as `pgle rehearse` has it of this size
+    )  # memory_bytes by value of the fitted name
+    control: RowControl | None = None  # None if kernels of products do not matter
+    account: Account | None = None  # the account of `pgle rehearse` at this size
 
     @property
     def fits(self) -> bool | None:
-        """Whether it fits into the memory of jax's allocator; None where XLA left no report."""
+        """Whether it fits into the memory of jax's allocator; None if XLA wrote no report."""
         if self.memory_bytes is None:
             return None
         return self.limit_bytes is None or self.memory_bytes <= self.limit_bytes
 
     @property
     def tflops(self) -> float:
-        """10^12 operations of `operations` per second and GPU: what MFU is computed from."""
+        """10^12 operations per second and GPU, from which MFU is computed."""
         return self.operations / self.step_us / 1e6 if self.step_us else 0.0
 
     @property
     def variant(self) -> tuple[tuple[str, str], ...]:
-        """What it shares with the rows of other sizes."""
+        """The varied values, without the fitted one. Rows of other sizes share them."""
         return tuple(pair for pair in self.values.items() if pair[0] != self.fitted)
 
 
@@ -150,7 +151,7 @@ def exposed_by_collective(
         instruction = module.instructions[item.name]
         inner = module.operation(instruction)
         size, hosts = _reach(module, inner, hardware)
-        # activations come from products and go to others; weights and gradients do one of both
+        # activations come from products and feed others; weights and gradients do only one of both
         is_weights = _moves_weights(module, item.kind, inner, size, weights) and not (
             item.name in flow.before
             and (item.name in flow.after or KINDS[item.kind].moves == "gradients")
@@ -182,8 +183,8 @@ def exposed_by_collective(
 
 
 def _weight_sizes(module: Module) -> frozenset[int]:
-    """Elements of what a step returns, its weights and the optimizer's state, and of their slices
-    in loops.
+    """Numbers of elements of the arrays that a step returns (weights, the optimizer's state), and
+    of their slices in loops.
     """
     root = module.instructions[module.entry_computation.root].shape
     trips = {
@@ -200,10 +201,10 @@ def _weight_sizes(module: Module) -> frozenset[int]:
 
 @dataclass(frozen=True)
 class _Flow:
-    """What matrix products and loops feed and use, each within its computation."""
+    """Instructions before and after matrix products and loops, within each computation."""
 
-    after: frozenset[str]  # instructions that one feeds, itself or through others
-    before: frozenset[str]  # instructions that feed one
+    after: frozenset[str]  # a product or loop feeds them, directly or through others
+    before: frozenset[str]  # they feed a product or loop, directly or through others
 
     @classmethod
     def of(cls, module: Module) -> _Flow:
@@ -227,8 +228,8 @@ class _Flow:
 def _moves_weights(
     module: Module, kind: str, item: Instruction, group: int, weights: Collection[int]
 ) -> bool:
-    """Whether half of the bytes of a collective, as each GPU holds them, are as large as weights or
-    their gradients.
+    """Whether more than half of a collective's bytes are in arrays as large as weights or their
+    gradients, as each GPU holds them.
     """
     if not KINDS[kind].moves:
         return False
@@ -249,8 +250,8 @@ def _moves_weights(
 def _reach(
     module: Module, instruction: Instruction, hardware: Hardware
 ) -> tuple[int, int]:
-    """Devices that talk to each other, and hosts that they are on; of a permute those of its
-    longest jump.
+    """(devices, hosts) that a collective connects. For a permute, hosts are 2 if any pair crosses
+    hosts.
     """
     if pairs := instruction.source_target_pairs:
         jumps = (len({hardware.host(device) for device in pair}) for pair in pairs)
@@ -260,8 +261,8 @@ def _reach(
 
 
 RECOMPUTED = "rematted_computation"
-"""In the framework's name of what `jax.checkpoint` computes again; XLA ends names of its own copies
-in ``.remat``.
+"""JAX has it in names of values that `jax.checkpoint` computes again. XLA's own copies have names
+that end in ``.remat``.
 """
 
 
@@ -294,8 +295,8 @@ def _is_recomputed(module: Module, item: Instruction) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Anchor:
-    """A measured step at one size and what was predicted for it, microseconds: it moves the steps
-    of all sizes.
+    """The measured and the predicted step at one size, in microseconds. It corrects the predicted
+    steps of all sizes.
     """
 
     devices: int
@@ -304,14 +305,16 @@ class Anchor:
 
     @property
     def factor(self) -> float:
-        """What predicted steps are multiplied by: costs are taken to be off by the same share at
+        """The factor for predicted steps. It assumes that costs have the same relative error at
         every size.
         """
         return self.measured_us / self.predicted_us
 
     def ends_us(self, step_us: float) -> tuple[float, float]:
-        """The step multiplied and the step with the difference added instead, the smaller first.
-        One measured size cannot tell the two apart; they are equal there.
+        """The predicted step corrected by the factor, and corrected by the difference instead. The
+        smaller is first.
+
+        One measured size cannot tell which correction is right. At that size they are equal.
         """
         added = max(step_us + self.measured_us - self.predicted_us, 0.0)
         low, high = sorted((step_us * self.factor, added))
@@ -320,17 +323,16 @@ class Anchor:
 
 @dataclass(frozen=True)
 class Judged:
-    """A size, compared with the first row."""
+    """A row, compared with the first row. Ratios are None if the row has no step."""
 
     row: ScaleRow
-    step_us: float = 0.0  # moved by the anchor, if there is one
+    step_us: float = 0.0  # corrected by the anchor, if there is one
     interval_us: Range = (0.0, 0.0)
-    efficiency: float | None = (
-        None  # work per second and GPU against the first row's; None where there is no step
-    )
+    # work per second and GPU, divided by the first row's
+    efficiency: float | None = None
     efficiency_range: Range = (0.0, 0.0)
-    flat: float | None = None  # step against the first row's
-    scaling: float | None = None  # efficiency against the first row of its own variant
+    flat: float | None = None  # step, divided by the first row's
+    scaling: float | None = None  # as `efficiency`, for its variant's first row
 
 
 @dataclass(frozen=True)
@@ -338,14 +340,14 @@ class ScaleAnswer:
     """Every size, compared with the smallest one that has a step."""
 
     rows: tuple[Judged, ...]
-    # the smallest size, which others are compared with; None where no row has a step
+    # the smallest size with a step, which others are compared with; None if no row has one
     first: Judged | None
     # the rows of the variant that is fastest at the largest size
     best: tuple[Judged, ...]
-    breaks: Judged | None  # of `best`, the first whose `scaling` is below `BREAKS`
-    # the collectives exposed more there than in the first of `best`
+    breaks: Judged | None  # the first row of `best` whose `scaling` is below `BREAKS`
+    # the collectives of `breaks` whose exposed share grew most since the first of `best`
     culprit: Exposed | None
-    culprit_share: float  # of the step that it is exposed for there
+    culprit_share: float  # their exposed share of the step there
     anchor: Anchor | None
 
     @property
@@ -355,17 +357,17 @@ class ScaleAnswer:
 
     @property
     def judged(self) -> Judged:
-        """Of `best`, the row that the verdict is about: where it breaks, else the largest size."""
+        """The row of `best` for the verdict: `breaks`, else the largest size."""
         return self.breaks or self.best[-1]
 
     @property
     def breaks_at(self) -> int | None:
-        """The devices of `breaks`."""
+        """The devices of `breaks`; None if it scales to all sizes."""
         return None if self.breaks is None else self.breaks.row.devices
 
     @property
     def scales_to(self) -> int | None:
-        """The largest size of `best` before it breaks."""
+        """The devices of the largest size of `best` before `breaks`; None if there is none."""
         until = inf if self.breaks is None else self.breaks.row.devices
         return max(
             (item.row.devices for item in self.best if item.row.devices < until),
@@ -374,7 +376,7 @@ class ScaleAnswer:
 
     @property
     def nearest(self) -> Judged | None:
-        """Of the rows that do not fit, the one that lacks least memory."""
+        """The row that does not fit but lacks least memory; None if all fit."""
         large = (item for item in self.rows if item.row.fits is False)
         return min(
             large,
@@ -384,8 +386,8 @@ class ScaleAnswer:
 
     @property
     def grows(self) -> str:
-        """The part of the step that grew most, for the same work, from the first row of `best` to
-        where it breaks.
+        """The part of the step that grew most from the first row of `best` to `breaks`, for the
+        same work; empty if it scales.
         """
         if self.breaks is None:
             return ""
@@ -399,7 +401,7 @@ class ScaleAnswer:
 
     @property
     def good(self) -> bool:
-        """Whether there is a step that fits."""
+        """Whether some row has a step and fits (or its memory is unknown)."""
         return any(item.row.fits is not False for item in self.with_step)
 
 
@@ -409,8 +411,8 @@ def answer(
     """Judge all rows.
 
     Args:
-        rows: of any order; those of smaller sizes come first in the answer.
-        measured: microseconds of a measured step by size, one at most; the first variant's.
+        rows: in any order. The answer has smaller sizes first.
+        measured: microseconds of a measured step by size, at most one, of the first variant.
     """
     rows = sorted(rows, key=lambda row: row.devices)
     there = [row for row in rows if not row.failure and row.step_us > 0]
@@ -460,7 +462,7 @@ def _judged(
 ) -> Judged:
     if row.failure or not row.step_us:
         return Judged(row)
-    # Of the estimates, compute is off by about the same share at both sizes; communication is not.
+    # Estimates of compute have about the same relative error at both sizes; communication has not.
     modelled = [
         abs(factor - 1) * row.exposed_us / row.step_us for factor in ESTIMATE_RANGE
     ]
@@ -484,11 +486,9 @@ def _judged(
 
 
 def _interval(row: ScaleRow, first: ScaleRow, anchor: Anchor | None) -> Range:
-    """The range of a step: what the prediction does not know of itself, and what no compiler knows
-    of another size.
+    """The range of a step: the prediction's own error, and the error that grows with size.
 
-    With an anchor the prediction's own doubt is gone, but for communication that the anchor's size
-    does not have.
+    With an anchor, the two possible corrections replace the prediction's own error.
     """
     known_at = first.devices if anchor is None else anchor.devices
     low, high = size_spread(known_at, row.devices)
@@ -505,13 +505,13 @@ def _interval(row: ScaleRow, first: ScaleRow, anchor: Anchor | None) -> Range:
 
 
 def _rate(row: ScaleRow) -> float:
-    """Work per time of one GPU."""
+    """Work per microsecond of one GPU."""
     return (row.operations or 1.0) / row.step_us
 
 
 def _best(judged: Sequence[Judged]) -> tuple[Judged, ...]:
-    """The rows of the variant that does most work per second at the largest size; one that does not
-    fit comes last.
+    """The rows of the variant that does most work per second at the largest size. A variant that
+    does not fit there loses to one that fits.
     """
     there = [item for item in judged if item.efficiency is not None]
     last = max(
@@ -526,7 +526,9 @@ def _best(judged: Sequence[Judged]) -> tuple[Judged, ...]:
 
 
 def _culprit(row: ScaleRow, first: ScaleRow) -> tuple[Exposed | None, float]:
-    """What grew most from the first row, as a share of the step."""
+    """The collectives whose exposed share of the step grew most since the first row, with that
+    share.
+    """
     before = defaultdict[str, float](float)
     for item in first.by_collective:
         before[item.kind] += item.exposed_us / first.step_us

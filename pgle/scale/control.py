@@ -1,6 +1,6 @@
-"""What rows say together by two compilations, which differ in the kernels that multiply matrices.
+"""The answer of `scale` by two compilations, which use different kernels for matrix products.
 
-See `pgle.schedule.control` for why there are two.
+`pgle.schedule.control` explains why there are two.
 """
 
 from __future__ import annotations
@@ -16,28 +16,29 @@ from pgle.worth import is_worth
 
 @dataclass(frozen=True)
 class ScaleControl:
-    """The rows by the second compilation, and what differs."""
+    """The answer by the second compilation, and how it differs from the first."""
 
-    other: ScaleAnswer  # of rows with the other kernels; a row that has none counts as it is
+    # the answer with the other kernels; a row without a second compilation stays as it is
+    other: ScaleAnswer
     breaks: bool  # whether the best variant scales to another size
     is_other_best: bool  # whether another variant is best at the largest size
-    fits: tuple[ScaleRow, ...]  # rows of which only one compilation fits
-    # variants of one size whose order turns
+    fits: tuple[ScaleRow, ...]  # rows that fit by only one compilation
+    # pairs of variants of one size whose order differs between compilations
     swapped: tuple[tuple[ScaleRow, ScaleRow], ...]
 
     @property
     def depends(self) -> bool:
-        """Whether the verdict hangs on the kernels."""
+        """Whether the verdict depends on the kernels."""
         return self.breaks or self.is_other_best
 
 
 def answer_of_both(
     rows: Sequence[ScaleRow], measured: Mapping[int, float] | None = None
 ) -> tuple[ScaleAnswer, ScaleControl | None]:
-    """The answer of the first compilation, with ranges that hold both, and the control.
+    """The first compilation's answer, with ranges that hold both, and the control.
 
-    The control is None if no row has a second compilation that makes another program. The arguments
-    are those of `answer`.
+    The control is None if no row has a second compilation that makes another program. `answer`
+    takes the same arguments.
     """
     first = answer(rows, measured)
     if not any(row.control is not None and row.control.row is not None for row in rows):
@@ -47,7 +48,7 @@ def answer_of_both(
 
 
 def _other(row: ScaleRow) -> ScaleRow:
-    """A row by the second compilation, or itself if it has none."""
+    """The row of the second compilation; the row itself if it has none."""
     found = None if row.control is None else row.control.row
     if found is None:
         return row
@@ -70,7 +71,7 @@ def _control(first: ScaleAnswer, other: ScaleAnswer) -> ScaleControl:
 
 
 def _is_other_best(first: ScaleAnswer, other: ScaleAnswer) -> bool:
-    """Whether another variant is best, and either compilation shows it ahead by more than a
+    """Whether the compilations have different best variants, and the difference is more than
     rounding.
     """
     if (
@@ -87,8 +88,8 @@ def _is_other_best(first: ScaleAnswer, other: ScaleAnswer) -> bool:
 
 
 def _turns(one: tuple[Judged, Judged], two: tuple[Judged, Judged]) -> bool:
-    """Whether two variants of one size change places between the compilations, by more than
-    roundings.
+    """Whether the order of two variants of one size differs between the compilations, by more than
+    rounding.
     """
     if one[0].row.devices != two[0].row.devices:
         return False
@@ -103,14 +104,14 @@ def _turns(one: tuple[Judged, Judged], two: tuple[Judged, Judged]) -> bool:
 
 
 def _lead(one: Judged, two: Judged) -> float:
-    """How much more work per second the one does, as a share; 0 if there is no step."""
+    """How much more work per second `one` does than `two`, as a share; 0 without a step."""
     if not one.efficiency or not two.efficiency:
         return 0.0
     return one.efficiency / two.efficiency - 1
 
 
 def _joined(first: ScaleAnswer, other: ScaleAnswer) -> ScaleAnswer:
-    """The first answer, each of whose ranges holds that of the other compilation."""
+    """The first answer, with ranges that also hold the other compilation's ranges."""
     both = {
         id(one): replace(
             one,

@@ -1,10 +1,10 @@
-"""Which sizes and variants of a program are tried, its command line for each of them, and modules
-of larger sizes.
+"""The sizes and variants of a program to try, its command line for each, and modules of larger
+sizes.
 
-No machine captures a module for thousands of devices. It is grown from the same module at three
-sizes. A program that is the same at every size differs only in numbers: shapes, parts of a mesh,
-constants. A number may be the same, grow with the devices (``a·N + b``), or shrink with them
-(``c/N``). Two sizes say which; the third must agree.
+No machine can capture a module for thousands of devices. So pgle grows it from the same program's
+modules at three smaller sizes. These must differ only in numbers: shapes, parts of a mesh,
+constants. A number may be constant, grow with the devices (``a·N + b``), or shrink with them
+(``c/N``). Two sizes give the rule, and the third must agree.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ from math import isfinite
 from pgle.errors import UserError, suggestion
 from pgle.scale.answer import ScaleRow
 
-MOST_TRIALS = 200  # more is a slip of the keyboard
+MOST_TRIALS = 200  # more are probably a typing error
 
 SIZES = 3
-"""Captures that a module is grown from: each half of the next."""
+"""A module is grown from so many captures. Each has half the devices of the next."""
 
 ROUNDED = Fraction(1, 200)
-"""Of a constant: bfloat16 is printed with its rounding, 8 bits. No schedule follows from a
-constant.
+"""Relative error that a constant may have, since MLIR prints bfloat16 rounded to 8 bits. No
+schedule depends on a constant.
 """
 
 _NUMBER = re.compile(r"(-?\d+(?:\.\d+)?(?:[eE][+-]?\d+)?)")
@@ -36,47 +36,47 @@ _NUMBER = re.compile(r"(-?\d+(?:\.\d+)?(?:[eE][+-]?\d+)?)")
 _BITS = re.compile(
     r"(?<=dense<)0x([0-9A-F]+)(?=> : tensor<(?:\d+x)*(bf16|f16|f32|f64)>)"
 )
-"""A constant that MLIR prints by its bits, as six digits would round it."""
+"""A constant that MLIR prints as bits, because six digits would round it."""
 
 _FORMATS = {"bf16": ">f", "f16": ">e", "f32": ">f", "f64": ">d"}
 
 _PLACE = re.compile(r"\{\{|\}\}|\{(\w+(?: *[*/] *\w+)*)\}", re.ASCII)
-"""A placeholder: a name, or names and numbers multiplied and divided from left to right. Two braces
-are one brace.
+"""A placeholder: a name, or names and numbers that are multiplied and divided from left to right.
+Two braces mean one literal brace.
 """
 
 _SUM = re.compile(
     r"\{[\w *\/+%()-]+\}", re.ASCII
-)  # braces around something else that is worked out
+)  # braces around any other calculation
 
 
 class UnfitError(ValueError):
-    """A size that a command line cannot have: a division leaves a rest."""
+    """A size that is impossible for a program, because a division leaves a remainder."""
 
 
 @dataclass(frozen=True, slots=True)
 class SizeTrial:
-    """One row that is to be made."""
+    """One row to make."""
 
     devices: int  # GPUs
     per_host: int  # GPUs that share NVLink
-    # of each varied name, as the user wrote them
+    # (varied name, value), as the user wrote them
     values: tuple[tuple[str, str], ...] = ()
-    file: str = ""  # a module in place of the command
+    file: str = ""  # a module that replaces the command
     digest: str = ""  # of that file's content
-    unfit: str = ""  # why this size cannot be, where that is known beforehand
+    unfit: str = ""  # why this size is impossible, if that is known beforehand
 
     @property
     def hosts(self) -> int:
-        """Hosts, or NVLink domains; the last may be half full, which `topology` refuses."""
+        """Number of hosts, or NVLink domains. `topology` refuses a last one that is not full."""
         return -(-self.devices // self.per_host)
 
     @property
     def topology(self) -> str:
-        """``SxHxD``, a slice for each host.
+        """``SxHxD`` (slices, hosts, devices), a slice for each host.
 
         Raises:
-            UnfitError: the hosts would not be full.
+            UnfitError: the last host would not be full.
         """
         if self.hosts == 1:
             return f"1x1x{self.devices}"
@@ -88,7 +88,7 @@ class SizeTrial:
 
     @property
     def shown(self) -> dict[str, str]:
-        """Of each varied name the value at this size, with ``?`` for what this size cannot have."""
+        """The value at this size, by varied name. A ``?`` marks a number that is impossible."""
         numbers = {"devices": str(self.devices), "hosts": str(self.hosts)}
 
         def value(match: re.Match[str]) -> str:
@@ -101,7 +101,7 @@ class SizeTrial:
 
     @property
     def name(self) -> str:
-        """A file name: ``64`` or ``64-mesh=fsdp8``; of a file also its digest."""
+        """A file name: ``64`` or ``64-mesh=fsdp8``, with the digest if there is one."""
         words = [
             str(self.devices),
             self.digest,
@@ -113,7 +113,11 @@ class SizeTrial:
 def trials(
     devices: Sequence[int], per_host: int, varied: Mapping[str, Sequence[str]]
 ) -> tuple[SizeTrial, ...]:
-    """Every size with every combination of values, in the order in which they were given."""
+    """Every size with every combination of values, in the order in which they were given.
+
+    Raises:
+        UserError: there are more than `MOST_TRIALS`, or two are the same.
+    """
     combinations = product(devices, product(*varied.values()))
     found = [
         SizeTrial(count, per_host, tuple(zip(varied, values, strict=True)))
@@ -136,8 +140,12 @@ def trials(
 def fitting(
     wanted: Sequence[SizeTrial], name: str
 ) -> list[Generator[SizeTrial, ScaleRow, ScaleRow]]:
-    """For each size and all other values a bisection for the last value of a varied name that fits
-    into memory; trials of one size and the same other values go from the least memory to the most.
+    """A bisection for each size and combination of other values. It finds the last value of a
+    varied name that fits into memory.
+
+    Args:
+        wanted: the trials. Values of `name` must be ordered from least memory to most.
+        name: the varied name.
     """
     found: dict[tuple[object, ...], list[SizeTrial]] = {}
     for trial in wanted:
@@ -149,16 +157,17 @@ def fitting(
 def _fitting(
     group: Sequence[SizeTrial], name: str
 ) -> Generator[SizeTrial, ScaleRow, ScaleRow]:
-    """Yields the trial to make, and is sent its row; one without a step counts as one that does not
-    fit.
+    """Bisect. Yields the next trial to make, and expects its row. A row without a step counts as
+    one that does not fit.
 
-    Returns the row of the last value that fits, else of the first, with the memory of all that were
-    tried.
+    Returns:
+        The row of the last value that fits, else of the first value, with the memory of all values
+        that were tried.
     """
     rows: dict[int, ScaleRow] = {}
-    low = 0  # all before it fit
-    high = len(group)  # it and all behind it do not
-    at = high - 1  # most programs fit
+    low = 0  # all values before it fit
+    high = len(group)  # this value and all after it do not fit
+    at = high - 1  # begin at the end, since most programs fit
     while low < high:
         rows[at] = row = yield group[at]
         is_fit = not row.failure and row.fits is not False
@@ -172,12 +181,13 @@ def _fitting(
 
 
 def filled(words: Sequence[str], trial: SizeTrial) -> tuple[str, ...]:
-    """The command line of a trial: ``{devices}``, ``{hosts}`` and varied names replaced, also in
-    varied values.
+    """The command line of a trial. Numbers and values replace ``{devices}``, ``{hosts}`` and varied
+    names, also within varied values.
 
     Raises:
-        UnfitError: a division leaves a rest.
-        UserError: a placeholder has no value.
+        UnfitError: a division leaves a remainder.
+        UserError: a calculation has a value that is not a whole number.
+        KeyError: a placeholder has no value; `check_names` refuses such a command before.
     """
     numbers = {"devices": str(trial.devices), "hosts": str(trial.hosts)}
     values = numbers | {name: _filled(value, numbers) for name, value in trial.values}
@@ -185,8 +195,10 @@ def filled(words: Sequence[str], trial: SizeTrial) -> tuple[str, ...]:
 
 
 def check_names(words: Sequence[str], varied: Mapping[str, Sequence[str]]) -> None:
-    """Refuse a varied name that the command does not hold, and a placeholder that nothing
-    varies.
+    """Check that the command uses every varied name, and that every placeholder has a value.
+
+    Raises:
+        UserError: it does not, or a varied name is one of pgle's own (``devices``, ``hosts``).
     """
     own = {"devices", "hosts"}
     if taken := own & set(varied):
@@ -256,11 +268,14 @@ def _number(name: str, values: Mapping[str, str]) -> int:
 
 
 def bases(devices: int, most: int, hosts_of: int) -> tuple[int, ...]:
-    """The sizes to capture for one of so many devices, the smallest first: `most` devices at most,
-    and full hosts.
+    """The sizes to capture for a module of `devices` devices, the smallest first.
+
+    Args:
+        most: the largest capture.
+        hosts_of: devices of a host. Each capture has full hosts.
 
     Raises:
-        UnfitError: halving it does not lead to full hosts.
+        UnfitError: no halving of `devices` gives such sizes.
     """
     largest = devices
     while largest > most and not largest % 2:
@@ -275,10 +290,13 @@ def bases(devices: int, most: int, hosts_of: int) -> tuple[int, ...]:
 
 
 def grown(modules: Mapping[int, str], devices: int) -> str:
-    """StableHLO for so many devices, grown from the text at each of `SIZES` smaller sizes.
+    """Grow the StableHLO for `devices` devices.
+
+    Args:
+        modules: texts of the same program at `SIZES` smaller sizes, by number of devices.
 
     Raises:
-        UnfitError: they differ in more than numbers, or a number follows no rule.
+        UnfitError: the texts differ in more than numbers, or a number follows no rule.
     """
     sizes = sorted(modules)
     split = [_NUMBER.split(_BITS.sub(_decimal, modules[size])) for size in sizes]
@@ -289,7 +307,7 @@ def grown(modules: Mapping[int, str], devices: int) -> str:
         raise UnfitError(f"{first} of its module is another program at {counts} GPUs")
     rule = cache(
         partial(_at, devices, sizes)
-    )  # a module holds few different numbers, each thousands of times
+    )  # a module has few different numbers, but each of them thousands of times
     made = [rule(now) for now in zip(*(part[1::2] for part in split), strict=True)]
     return "".join(
         word + number for word, number in zip(words[0], [*made, ""], strict=True)
@@ -306,7 +324,11 @@ def _decimal(match: re.Match[str]) -> str:
 
 
 def _at(devices: int, sizes: Sequence[int], texts: tuple[str, ...]) -> str:
-    """The number at a size by the rule that its values follow."""
+    """The number for `devices` devices, by the rule that its values at other sizes follow.
+
+    Raises:
+        UnfitError: they follow no rule.
+    """
     if texts.count(texts[0]) == len(texts):
         return texts[0]
     values = [Fraction(text) for text in texts]
@@ -332,6 +354,6 @@ def _at(devices: int, sizes: Sequence[int], texts: tuple[str, ...]) -> str:
 
 
 def _first_unlike(modules: list[list[str]]) -> str:
-    """The first line on which modules differ in words."""
+    """The first line on which modules differ in more than numbers."""
     lines = zip_longest(*("#".join(words).splitlines() for words in modules))
     return f"line {next(at for at, line in enumerate(lines, 1) if line.count(line[0]) < len(line))}"

@@ -1,1 +1,1 @@
-"""The search for flags: the trials, the worlds that judge them, and when it is accepted."""
+"""The search for flags: its trials, the worlds that judge them, and when pgle accepts a setting."""

@@ -1,19 +1,18 @@
 """A search over flags: the axes of a program, coordinate descent along them, and the worlds that
 judge a trial.
 
-Axes: the catalogue says which flags decide the scheduled program or its schedule, and which values
-to try. Which of them can do anything follows from the program: combine thresholds where there is
-something to combine or to split, pipelining where a loop holds collectives. What the compiling
-jaxlib does not know, or does by default, is left out.
+Axes: the catalogue lists the flags that change the program or its schedule, and the values to try.
+The program decides which of them can matter. Combine thresholds need collectives to combine or to
+split; pipelining needs a loop with collectives. pgle skips flags that the compiling jaxlib does not
+know, and values that are its defaults.
 
-Descent: one axis at a time, the best so far kept.
+Descent: the search moves along one axis at a time and keeps the best setting so far.
 
-Worlds: a setting that wins by the likely costs can lose if these are a little different, so it is
-judged in many worlds, drawn with a fixed seed. They differ in costs (kernels of one shape together,
-collectives of one kind together) and in the model itself: how much of a collective's time is fixed
-and how much grows with its bytes, how far collectives slow kernels, how long launches take. Worlds
-come in opposite pairs: what one draws above the likely value, the other draws below it. So the mean
-over worlds favours no setting.
+Worlds: a setting that wins by the likely costs can lose if costs differ a little. So pgle judges it
+in many worlds, drawn with a fixed seed. They differ in costs (kernels of one shape together,
+collectives of one kind together) and in the model: the fixed part of a collective's time, how much
+collectives slow kernels, and the time of launches. Worlds come in opposite pairs: if one draws
+above the likely value, the other draws below it. So the mean over worlds favours no setting.
 """
 
 from __future__ import annotations
@@ -41,37 +40,40 @@ Flags = Mapping[str, str]  # values by flag name, without dashes
 
 MIB = 1 << 20
 START_BYTES = 8 * MIB
-"""Where thresholds start; two to five trials from here find nine tenths of the gain (simulated,
-five programs).
+"""The first combine threshold. Two to five trials from here find nine tenths of the gain
+(simulated, five programs).
 """
-# instructions of a loop over all its iterations; 1,900 unrolled took jaxlib 0.12 8 CPU-s
+# most instructions of a loop over all iterations that XLA may unroll; jaxlib 0.12 took 8 CPU-s for
+# 1,900
 MOST_UNROLLED = 4_000
-PART = 0.1  # of all exposed time, from which on a kind that is combined is tried before others
-TIGHT = 0.5  # part of the GPU's memory from which on the scheduler may give up overlap for memory
+# a combined kind with at least this share of the exposed time is tried before other kinds
+PART = 0.1
+# share of the GPU's memory; above it the scheduler may trade overlap for memory
+TIGHT = 0.5
 STREAMS = "xla_gpu_multi_streamed_windowed_einsum"
 SPLIT = "xla_gpu_threshold_for_windowed_einsum_mib"
 SPLIT_WITHOUT_GPU_SINCE = "0.11.2"
-"""First release found to split matmuls when it compiles without a GPU; 0.7.2, 0.10.2 and 0.11.0 do
-not.
+"""First release that was seen to split matmuls when it compiles without a GPU. Releases 0.7.2,
+0.10.2 and 0.11.0 do not.
 """
 
 _THRESHOLD = "_combine_threshold_bytes"
 _ON = ("on", "true")
-ALL = "all"  # for `Axis.kind`: what moves every kind of collective at once comes first
-# for `Axis.kind`: what copies bodies of loops that hold collectives, of whatever kind
+ALL = "all"  # `Axis.kind` if it changes every kind of collective at once; tried first
+# `Axis.kind` if it copies bodies of loops with collectives of any kind
 LOOPS = "loops"
 
 
 @dataclass(frozen=True, slots=True)
 class Axis:
-    """One thing to change."""
+    """One flag, or a group of flags, that the search changes."""
 
     name: str  # in words
-    # the collective whose exposed time it is about; `ALL`, `LOOPS`; or empty: none in particular
+    # the kind of collective whose exposed time it changes, `ALL` or `LOOPS`; empty if none
     kind: str
-    # flag values to try, each on top of the best so far, in this order
+    # flag values to try, each on top of the best setting so far, in this order
     settings: tuple[Flags, ...]
-    # the flag whose value is halved and doubled, on as long as that helps; empty if absent
+    # the flag whose value is halved and doubled as long as that helps; empty if there is none
     number: str = ""
     parts: bool = False  # whether it splits combined collectives
 
@@ -79,14 +81,14 @@ class Axis:
 def axes(
     module: Module, jaxlib: str, given: Collection[str], memory_share: float = 0.0
 ) -> tuple[Axis, ...]:
-    """The axes of a program. If a loop holds collectives, what others recommend is a start that the
-    search has to beat.
+    """The axes of a program. If a loop holds collectives, the first is the public recommendation
+    for FSDP, which the search has to beat.
 
     Args:
-        module: scheduled, without any of these flags.
-        jaxlib: that compiles.
-        given: names of flags that the user has set; they stay.
-        memory_share: part of the GPU's memory that the program needs.
+        module: scheduled without any of these flags.
+        jaxlib: release of the jaxlib that compiles.
+        given: names of flags that the user has set. The search does not change them.
+        memory_share: share of the GPU's memory that the program needs.
     """
     program = _Facts.of(module, memory_share)
     known = catalogue()
@@ -118,15 +120,16 @@ def axes(
 class _Facts:
     """The facts about a program that decide which axes can change it."""
 
-    kinds: Mapping[str, int]  # of collectives, each with how many there are
-    looped: frozenset[str]  # those inside loops when XLA pipelines loops
-    unrolled: float  # instructions over all iterations of the longest loop that holds a collective
-    # by kind and computation, bytes and number of tensors of each collective
+    kinds: Mapping[str, int]  # number of collectives by kind
+    looped: frozenset[str]  # kinds inside loops when XLA pipelines loops
+    # instructions over all iterations of the longest loop that holds a collective
+    unrolled: float
+    # (bytes, number of tensors) of each collective, by kind and computation
     sizes: Mapping[tuple[str, str], list[tuple[int, int]]]
-    # of these, where a threshold can join or part something
+    # keys of `sizes` where a threshold can combine or split something
     joined: frozenset[tuple[str, str]]
     opcodes: frozenset[str]  # of all instructions
-    memory_share: float  # part of the GPU's memory that it needs
+    memory_share: float  # share of the GPU's memory that the program needs
 
     @staticmethod
     def of(module: Module, memory_share: float) -> _Facts:
@@ -194,7 +197,12 @@ class _Facts:
     def axis(
         self, setting: KnownSetting, values: list[str], taken: Collection[str]
     ) -> Axis:
-        """The axis of a setting, next to flags that the user has set."""
+        """The axis of a setting.
+
+        Args:
+            values: to try, in order.
+            taken: names of flags that the user has set.
+        """
         if setting.name.endswith(_THRESHOLD):
             start = {setting.name: str(self.start_bytes(setting.about))}
             return Axis(
@@ -206,7 +214,7 @@ class _Facts:
             )
         name = setting.name.removeprefix("xla_gpu_")
         name = name.removeprefix("experimental_")
-        # On several streams XLA asks its autotuner, which has no GPU here.
+        # With several streams XLA asks its autotuner, which has no GPU here.
         also = (
             {STREAMS: "false"} if setting.name == SPLIT and STREAMS not in taken else {}
         )
@@ -221,8 +229,8 @@ class _Facts:
         return any(count > 1 for _, count in chain.from_iterable(of_kind))
 
     def start_bytes(self, kind: str) -> int:
-        """The threshold that is tried first; where nothing is combined, the size of two of the
-        smallest together.
+        """The threshold to try first. If nothing is combined yet, it is large enough for the two
+        smallest collectives together.
         """
         groups = [
             sizes
@@ -238,7 +246,7 @@ class _Facts:
 
 
 def _are_apart(computation: Computation, names: Collection[str]) -> bool:
-    """Whether two of these instructions are independent: XLA can combine only such two."""
+    """Whether two of these instructions are independent. XLA can combine only those."""
     behind: dict[str, int] = {}
     seen = 0
     for item in computation.instructions:
@@ -255,7 +263,7 @@ def _are_apart(computation: Computation, names: Collection[str]) -> bool:
 
 
 def _tensors_of(module: Module, collective: Instruction) -> int:
-    """How many tensors a collective carries: as a tuple, or put behind each other before it
+    """How many tensors a collective carries: as a tuple, or concatenated before it
     (``all-reduce``).
     """
     elements = result_shape(module, collective).elements
@@ -275,7 +283,9 @@ def _tensors_of(module: Module, collective: Instruction) -> int:
 
 
 def _together(found: Iterable[Axis]) -> Iterable[Axis]:
-    """The flags that help only together: all pipelining, then also two copies of loop bodies."""
+    """Axes of flags that help only together: all pipelining, then with two copies of loop bodies
+    as well.
+    """
     on = [
         (axis, axis.settings[0])
         for axis in found
@@ -300,12 +310,14 @@ def _together(found: Iterable[Axis]) -> Iterable[Axis]:
 
 
 def by_exposure(found: Iterable[Axis], exposed: Mapping[str, float]) -> list[Axis]:
-    """Axes about all kinds first, then in order of the exposed time, by kind, that they are about;
-    about none last.
+    """Order axes: those for all kinds first, then by the exposed time of their kind, longest first.
 
-    What takes combined collectives apart, where a good part of that time is theirs, comes before
-    other kinds: they begin when the last of what they carry is there, and nothing of it can be used
-    before all of it is.
+    Axes that split combined collectives come before other kinds if these collectives have at least
+    `PART` of the exposed time. A combined collective begins when its last tensor is ready, and no
+    tensor can be used before all have arrived.
+
+    Args:
+        exposed: exposed microseconds by kind of collective.
     """
     many = PART * sum(exposed.values())
     apart = {
@@ -325,38 +337,37 @@ def by_exposure(found: Iterable[Axis], exposed: Mapping[str, float]) -> list[Axi
 
 WON_SHARE = 0.9
 PROGRESS = 0.001
-SAME = 2  # compilations, in budgets, after which the search ends though most changed nothing
+SAME = 2  # the search ends after so many budgets of compilations, even if most changed nothing
 
 
 @dataclass(frozen=True)
 class Trial:
     """One setting, compiled and simulated."""
 
-    flags: Flags  # what differs from the user's own flags
+    flags: Flags  # flags that differ from the user's own
     label: str  # what was tried, in words
-    step_us: float | None = None  # by the likely costs; None where it did not compile
-    exposed_us: float = 0.0  # communication of it that nothing hides
+    step_us: float | None = None  # by the likely costs; None if it did not compile
+    exposed_us: float = 0.0  # exposed communication in a step
     exposed_by_kind: Mapping[str, float] = field(
         default_factory=dict
     )  # the same by kind of collective
-    worlds_us: tuple[float, ...] = ()  # steps in the worlds
+    worlds_us: tuple[float, ...] = ()  # the step in each world
     temp_bytes: int | None = (
-        None  # temporary memory that XLA plans for; None if it left no report
+        None  # temporary memory that XLA plans; None if it wrote no report
     )
     memory_bytes: int | None = (
-        None  # all device memory that XLA plans for; None if it left no report
+        None  # all device memory that XLA plans; None if it wrote no report
     )
-    lower_bound: bool = False  # whether the step takes at least `step_us`
+    lower_bound: bool = False  # whether `step_us` is only a lower bound
     modelled: int = (
-        0  # collectives that the program did not have before, whose costs are modelled
+        0  # collectives that the program did not have before; their costs are modelled
     )
     program: str = (
         ""  # fingerprint before scheduling; settings that share it are the same program
     )
-    # label of an earlier trial that compiled to the same program and is scheduled alike; empty:
-    # none
+    # label of an earlier trial with the same program and schedule; empty if there is none
     same_as: str = ""
-    failure: str = ""  # why it did not compile; empty where it did
+    failure: str = ""  # why it did not compile; empty if it did
 
     @property
     def mean_us(self) -> float:
@@ -378,25 +389,26 @@ def exposed_by_kind(prediction: Prediction) -> dict[str, float]:
 
 @dataclass(frozen=True, slots=True)
 class OverWorlds:
-    """Steps against the steps of PGLE's schedule with the user's own flags, world by world."""
+    """Steps compared with the profile's schedule under the user's own flags, world by world."""
 
     won: int  # worlds in which the step is shorter
-    of: int  # worlds
-    mean: float  # change of the mean step over the worlds, as a share; negative is shorter
+    of: int  # all worlds
+    # change of the mean step over the worlds, as a share; negative is shorter
+    mean: float
     worst: float  # the change in the worst world
     best: float  # the change in the best world
 
     @property
     def accepted(self) -> bool:
-        """Whether it wins in nine of ten worlds and by enough."""
+        """Whether it wins in nine of ten worlds, and by enough in the mean."""
         return 0 < WON_SHARE * self.of <= self.won and is_worth(-self.mean)
 
 
 def judge(after_us: Sequence[float], before_us: Sequence[float]) -> OverWorlds:
-    """Compare steps with other steps of the same worlds.
+    """Compare steps in microseconds with other steps of the same worlds, in the same order.
 
     Returns:
-        Without any world, a comparison that is not accepted.
+        A comparison. It is not accepted if there is no world.
     """
     changes = [
         after / before - 1 for after, before in zip(after_us, before_us, strict=True)
@@ -409,9 +421,7 @@ def judge(after_us: Sequence[float], before_us: Sequence[float]) -> OverWorlds:
 
 
 def holds_up(trial: Trial, pgle: Trial) -> bool:
-    """Whether a trial is accepted against the profile alone: by the likely costs and over the
-    worlds.
-    """
+    """Whether a trial is better than the profile alone, by the likely costs and over the worlds."""
     if (
         trial.step_us is None
         or pgle.step_us is None
@@ -426,13 +436,15 @@ def holds_up(trial: Trial, pgle: Trial) -> bool:
 
 
 def best(current: Trial, trials: Sequence[Trial]) -> Trial:
-    """The trial with the shortest mean step; `current` stays if that is hardly shorter."""
+    """The trial with the shortest mean step; `current` if that is shorter by at most `PROGRESS`."""
     shortest = min(trials, key=lambda item: item.mean_us, default=current)
     return shortest if shortest.mean_us < current.mean_us * (1 - PROGRESS) else current
 
 
 def nothing_to_gain(pgle: Prediction) -> bool:
-    """Whether nothing can be gained: at the shortest step, or next to nothing is exposed."""
+    """Whether no search can gain enough: the step is near its bound, or hardly anything is
+    exposed.
+    """
     step_us = max(pgle.step_us, 1e-9)
     breakdown = pgle.timeline.breakdown
     exposed_us = breakdown.exposed_communication_us + breakdown.exposed_copy_us
@@ -452,15 +464,18 @@ def search(
     *,
     budget: int,
 ) -> list[Trial]:
-    """All trials, in order; `best` picks from them.
+    """Search along the axes.
 
     Args:
-        pgle: the user's own flags with the profile.
-        shortest_us: lower bound of the step of any schedule of its program.
+        pgle: the trial of the user's own flags with the profile.
+        shortest_us: lower bound of the step over all schedules of its program.
         found: the axes.
-        attempt: compiles and simulates, at once where there are several.
-        budget: trials at most; flags that leave the program and its scheduling as they were are
-            none.
+        attempt: compiles and simulates settings, several at once.
+        budget: most trials. A setting that leaves the program and its schedule unchanged does not
+            count.
+
+    Returns:
+        All trials, in order. `best` picks from them.
     """
     descent = _Descent(pgle, attempt, budget, current=pgle)
     while descent.left > 0:
@@ -479,22 +494,22 @@ class _Descent:
     """A search while it runs."""
 
     pgle: Trial  # the user's own flags with the profile
-    attempt: Callable[[Sequence[Setting]], Sequence[Trial]]  # as of `search`
-    budget: int  # trials at most
+    attempt: Callable[[Sequence[Setting]], Sequence[Trial]]  # argument of `search`
+    budget: int  # most trials
     current: Trial  # the best so far
     trials: list[Trial] = field(default_factory=list)  # all of them, in order
 
     @property
     def left(self) -> int:
-        """How many settings can be tried yet."""
+        """How many more settings can be tried."""
         counted = sum(not trial.same_as for trial in self.trials)
         return min(self.budget - counted, SAME * self.budget - len(self.trials))
 
     def along(self, axis: Axis) -> None:
-        """Try the settings of an axis. Its number is halved and doubled as long as that helps, then
-        three quarters of it are tried.
+        """Try the settings of an axis. Halve and double its number as long as that helps, then try
+        three quarters of it.
         """
-        # presets and the like are starts of their own
+        # axes for all kinds, such as presets, start from the profile alone
         start = self.pgle if axis.kind == ALL else self.current
         near = _half_and_twice(axis, axis.settings[0])
         fewer = _without(axis, self.current.flags)
@@ -508,7 +523,7 @@ class _Descent:
                 break
 
     def _is_better(self, settings: Sequence[Setting], axis: Axis) -> bool:
-        """Try the new settings; whether one of these is better than the best before."""
+        """Try the settings that are new. Return whether one is better than the best before."""
         made = (self.pgle, *self.trials)
         before = self.current
         known = [trial.flags for trial in made]
@@ -525,7 +540,7 @@ class _Descent:
 
 
 def _on_top(axis: Axis, settings: Sequence[Flags], start: Trial) -> list[Setting]:
-    """Settings of an axis, each with the flags of a trial."""
+    """Settings of an axis, each added to the flags of a trial."""
     return [
         ({**start.flags, **setting}, _label(axis, setting, start))
         for setting in settings
@@ -533,8 +548,8 @@ def _on_top(axis: Axis, settings: Sequence[Flags], start: Trial) -> list[Setting
 
 
 def without_one(accepted: Trial) -> dict[str, Setting]:
-    """The accepted setting without each of its flags, by flag, to see what each gives; none where
-    it has only one.
+    """The accepted setting without one of its flags, by that flag, to see how much each one gains.
+    Empty if it has only one flag.
     """
     flags = accepted.flags
     if len(flags) < 2:
@@ -546,8 +561,8 @@ def without_one(accepted: Trial) -> dict[str, Setting]:
 
 
 def _is_at_shortest(trial: Trial, shortest_us: float) -> bool:
-    """Whether nothing is left to hide. A shorter step than the shortest is of another
-    program, whose shortest is not known.
+    """Whether the step is near its bound, or hardly anything is exposed. A step below the bound
+    belongs to another program, whose bound is unknown.
     """
     step_us = trial.step_us or 0.0
     if step_us < shortest_us or step_us <= 0:
@@ -557,8 +572,8 @@ def _is_at_shortest(trial: Trial, shortest_us: float) -> bool:
 
 
 def _is_between_alike(flags: Flags, number: str, made: Sequence[Trial]) -> bool:
-    """If two thresholds give the same program, with the same other flags, so does every value
-    between them.
+    """Whether a threshold is between two that gave the same program with the same other flags. Then
+    it gives that program, too.
     """
     if number not in flags:
         return False
@@ -619,7 +634,7 @@ class Spread:
     compute: float = 0.15  # share by which kernels of one shape differ together
     # share by which the part of a collective that grows with its bytes differs, by kind
     collectives: float = 0.3
-    # the fixed part of each collective, from nothing to twice; at most half of what it takes
+    # likely fixed part of each collective, at most half of its time; worlds have 0 to twice as much
     fixed_us: float = 30.0
     contention: float = (
         1.0  # slowdown of kernels during collectives, from none to twice the likely one
@@ -629,20 +644,20 @@ class Spread:
 
 @dataclass(frozen=True, slots=True)
 class World:
-    """One draw; the same seed and number give the same world for every schedule."""
+    """One draw of costs. The same seed and number give the same world for every schedule."""
 
-    pair: str  # ``SEED.NUMBER``, what its draws follow from
-    side: int  # 1 or -1: the two of a pair; 0: everything as it is likely to be
+    pair: str  # ``SEED.NUMBER``, the seed of its draws
+    side: int  # 1 or -1 for the two of a pair; 0 if everything has its likely value
     spread: Spread  # how far it may differ
 
     def draw(self, what: str) -> float:
-        """A number from -1 to 1 for something, always the same; minus that in the other world of
-        the pair.
+        """A number from -1 to 1 for the thing named `what`, always the same. The other world of the
+        pair has the negative number.
         """
         return self.side * (2 * _draw(f"{self.pair}:{what}") - 1)
 
     def cost_us(self, op: Op, shape: str) -> float:
-        """Microseconds that an op costs in this world."""
+        """The cost of an op in this world, in microseconds."""
         if op.stream is not Stream.COMMUNICATION:
             return op.cost_us * (1 + self.spread.compute * self.draw(shape))
         fixed = min(self.spread.fixed_us, op.cost_us / 2)
@@ -653,7 +668,7 @@ class World:
 
     @property
     def contended(self) -> float:
-        """How many times the likely contention holds here, 0 to 2."""
+        """The contention in this world as a multiple of the likely one, 0 to 2."""
         return 1 + self.spread.contention * self.draw("contention")
 
     def launch(self, likely: LaunchGaps) -> LaunchGaps:
@@ -669,14 +684,14 @@ class World:
 
 @lru_cache(maxsize=1 << 16)
 def _draw(text: str) -> float:
-    """A number from 0 to 1 that depends on the text alone; cached, since trials share them."""
+    """A number from 0 to 1 that depends only on the text. It is cached, since trials share it."""
     return Random(text).random()
 
 
 def worlds(
     count: int, seed: int = 0, spread: Spread | None = None
 ) -> tuple[World, ...]:
-    """That many worlds, in opposite pairs; if the count is odd, the last is the likely one."""
+    """Draw `count` worlds in opposite pairs. If the count is odd, the last is the likely one."""
     sides = [1, -1] * (count // 2)
     if count % 2:
         sides.append(0)
@@ -694,8 +709,15 @@ def step_in(
     launch: LaunchGaps,
     contention: Contention,
 ) -> float:
-    """Microseconds of a step in a world; kernels with the same text in `shapes`, by instruction,
-    differ together.
+    """Simulate a step in a world.
+
+    Args:
+        shapes: a text by instruction. Kernels with the same text differ together.
+        launch: the likely launch gaps.
+        contention: the likely contention.
+
+    Returns:
+        Microseconds.
     """
     costs = {
         op.name: world.cost_us(op, shapes.get(op.name, op.kind))
@@ -710,8 +732,8 @@ def step_in(
 def steps_in(
     among: Iterable[World], module: Module, found: Prediction
 ) -> tuple[float, ...]:
-    """Microseconds of a scheduled module's step in each world, with costs, launch gaps and
-    contention of its prediction.
+    """The step of a scheduled module in each world, in microseconds, from the costs, launch gaps
+    and contention of its prediction.
     """
     shapes = {
         name: f"{item.opcode}:{item.shape}"
