@@ -301,6 +301,20 @@ def test_a_length_that_equals_a_fixed_width_becomes_small_alone() -> None:
     assert program.compared().sizes == f"{width} → 16"
 
 
+def test_a_batch_that_equals_a_number_of_heads_becomes_two() -> None:
+    heads = 16
+
+    def step(w: Any, x: Any) -> Any:
+        rows, length, width = x.shape
+        split = (x @ w).reshape(rows, length, heads, width // heads)
+        return w, jnp.tanh(split).mean()
+
+    program = Program()
+    program.step = step  # type: ignore[method-assign]
+    program.shapes = ((32, 32), (heads, 8, 32))
+    assert program.compared().sizes == "32 → 16, 16 → 8, 16 → 2"
+
+
 def test_a_program_is_computed_once_for_all_its_alternatives() -> None:
     values = importlib.import_module("pgle_hook.values")
     found: list[dict[str, Any]] = []

@@ -38,6 +38,7 @@ WORDS = 8
 """What becomes of another size of first axes only: a vocabulary, a length. Of one word or place
 neither a mask nor a scale has an effect. Random integers are smaller: tokens, classes.
 """
+OWN = 23  # a size that no array of a program has
 UNIT = 2.0**-20
 """What an alternative may round. It takes constants from a program in f32. Some operations make
 their roundings (2⁻²⁴) up to 16 times as large.
@@ -429,6 +430,32 @@ class _Step:
             left = [size for size in left if size not in self._sizes]
         for size in left:
             self._shrink_some_axes(size, least[size])
+        self._shrink_first_axes()
+
+    def _shrink_first_axes(self):
+        """Make small what only counts arrays, though something else has the same size, as a batch
+        and heads. With a size of its own the axis shows whether it only counts.
+        """
+        by_size = {}
+        for place in self._places:
+            shape = self._leaves[place].shape
+            if len(shape) < 3 or shape[0] < LEAST_SIZE:
+                continue
+            if self._sizes.get(shape[0], shape[0]) > PAIR:
+                by_size.setdefault(shape[0], set()).add((shape, 0))
+        for axes in itertools.islice(by_size.values(), MOST_TRIED):
+            self._shrink_by_itself(axes)
+
+    def _shrink_by_itself(self, axes):
+        """Give axes a size that nothing else has, look at what is computed, and make them small."""
+        before = self._sizes
+        if not self._traces_with(dict.fromkeys(axes, OWN)):
+            return
+        self.look()
+        is_inner = any(axis for axis, _ in _places(self.made)[OWN])
+        small = _small(_places(self.arrays())[OWN], is_inner)
+        self._sizes = before
+        self._traces_with(dict.fromkeys(axes, small))
 
     def _shrink_some_axes(self, size, small):
         """Make a size small on some of its axes only: a length that happens to equal a width which
