@@ -449,9 +449,8 @@ def payload_bytes(module: Module, kind: str, instruction: Instruction) -> int:
     """The S of nccl-tests' formulas: bytes gathered, to be scattered, or reduced, on one device."""
     operands = module.operand_shapes(instruction)
     given = sum(shape.size_bytes for shape in operands if shape.dtype != "token")
-    if (
-        KINDS[kind].payload == "first" and operands
-    ):  # the second is the output, the others say where rows go
+    if KINDS[kind].payload == "first" and operands:
+        # the second is the output, the others say where rows go
         return operands[0].size_bytes
     if KINDS[kind].payload == "result":
         result = instruction.shape

@@ -54,9 +54,8 @@ TILE = 128
 Multiplication Background User's Guide": tile and wave quantization).
 """
 
-SPLIT_K = (
-    1024  # depth at which a matmul with few tiles is split over more multiprocessors
-)
+# depth at which a matmul with few tiles is split over more multiprocessors
+SPLIT_K = 1024
 
 
 @cache

@@ -1,14 +1,16 @@
-"""Execution numbers that mean the same execution on every rank, found by when collectives ended.
+"""Find execution numbers that mean the same execution on every rank, from the times at which
+collectives end.
 
-A collective ends on all ranks of its group at about the same moment, however late each arrived:
-none can leave before the last one is there. So the right way to lay two windows on each other is
-the one in which all ends are apart by one constant, the difference of the two clocks. In the real 4
-× A100 run in testdata/ the ends then differ from that constant by 2 µs, in every other way by 560
-µs and more. Where this does not tell, wall clocks do if they are known and agree well within a
-step; else the windows are taken to begin with the same execution.
+A collective ends on all ranks of its group at about the same moment, however late each arrived: no
+rank can leave before the last one arrives. So if two windows are shifted correctly, all ends differ
+by one constant, the difference of the two clocks. In the real 4 × A100 run in testdata/ the ends
+then differ from the constant by 2 µs, and with any other shift by 560 µs or more.
 
-Each device of a trace is a window. Windows are placed one after the other, each next to the placed
-one that it has most collectives in common with.
+If the ends do not decide, wall clocks do, if they are known and agree well within a step. Otherwise
+pgle assumes that the windows begin with the same execution.
+
+Each device of a trace is a window. Windows are placed one after the other. Each is compared with
+the placed window that has the most collectives in common with it.
 """
 
 from __future__ import annotations
@@ -26,58 +28,59 @@ from pgle.trace.columns import EARLIEST, LATEST, Floats, Ints, median
 from pgle.trace.table import Trace
 from pgle.xla.collective_kinds import ends_together
 
-MAX_EXECUTIONS = 128  # executions of each rank that are looked at
-MAX_NAMES = 16  # collectives that are looked at
+MAX_EXECUTIONS = 128  # most executions of each rank to compare
+MAX_NAMES = 16  # most collectives to compare
 
-MAX_SAMPLED = 32  # executions whose ends are compared for each way to lay two windows on each other
-MIN_POINTS = 4  # fewer ends are apart by one constant by chance
+MAX_SAMPLED = 32  # most executions to compare for one shift
+MIN_POINTS = 4  # fewer ends can differ by one constant by chance
 
 MAX_SPREAD_NS = 1_000_000.0
-"""Ends of one collective that are further apart are not of one execution. Real ones are some µs
-apart.
+"""Ends of one collective that are further apart belong to different executions. Ends of the same
+execution differ by a few µs.
 """
 
-# ends that spread less do not speak against windows that begin together
+# Up to this spread, ends are consistent with windows that begin with the same execution.
 UNSUSPICIOUS_NS = 100_000.0
-RESOLUTION_NS = 1000.0  # a smaller spread is no better: timestamps are not that good
+# smaller spreads count as equal, because timestamps are not more precise
+RESOLUTION_NS = 1000.0
 
 CLEARLY = 4.0
-"""A way fits when every other one is worse by this factor, and by up to twice that where few
+"""A shift fits if every other one is worse by this factor. The factor grows to twice that if few
 executions are common.
 """
 
-# clocks tell executions apart when they agree within this share of the time from one to the next
+# Clocks identify executions if they agree within this share of the time from one to the next.
 CLOCK_SHARE = 0.25
 
 
 class MatchedBy(IntEnum):
-    """What executions are matched by, the best first."""
+    """The evidence by which executions are matched, the best first."""
 
-    CLOCK = 0  # one clock: devices of one process, or of one recording
-    ENDS = 1  # when collectives end
+    CLOCK = 0  # devices of one process or of one recording share a clock
+    ENDS = 1  # the times at which collectives end
     WALL_CLOCKS = 2
-    ORDER = 3  # taken to begin with the same one; the observations allow it
-    NONE = 4  # taken to begin with the same one, and nothing tells
-    APART = 5  # taken to begin with the same one, though by wall clocks none is common
+    ORDER = 3  # assumed to begin with the same execution, which the ends allow
+    NONE = 4  # assumed to begin with the same execution, without evidence
+    # assumed to begin with the same execution, although wall clocks say that no execution is common
+    APART = 5
 
 
 def match(
     one: Floats, other: Floats, ahead_ns: float | None = None, same_clock: bool = False
 ) -> tuple[int, MatchedBy]:
-    """Which execution of one device is the first of another one.
+    """Find the execution of one device that is the same as the first of another device.
 
     Args:
-        one, other: float64[executions, collectives], ns, when each collective ended; NaN where it
-            did not run.
-        ahead_ns: what to add to the times of `one` for the other's clock; None where that is
-            unknown.
+        one, other: float64[executions, collectives], ns, when each collective ended; NaN if it did
+        not run.
+        ahead_ns: what to add to the times of `one` to get the other's clock; None if unknown.
         same_clock: `ahead_ns` is exact.
 
     Returns:
-        What to add to the numbers of `other`, and what tells.
+        What to add to the execution numbers of `other`, and the evidence.
     """
     if not one.shape[1]:
-        # they do not communicate, so nothing of theirs is compared
+        # They do not communicate, so no time of theirs is compared.
         return 0, MatchedBy.ORDER
     one = _recorded(one)
     other = _recorded(other)
@@ -109,8 +112,8 @@ def match(
 def _by_one_clock(
     ways: Sequence[Way], ahead_ns: float, as_many: bool
 ) -> tuple[int, MatchedBy]:
-    """The way in which ends differ least on one clock; windows are only moved where the ends then
-    coincide.
+    """Return the shift with the smallest difference of ends on one clock. Windows are shifted only
+    if the ends then coincide.
     """
 
     def off_ns(way: Way) -> float:
@@ -123,11 +126,11 @@ def _by_one_clock(
 
 
 def _clearest(ways: Sequence[Way]) -> Way | None:
-    """The way that fits, where the others clearly do not.
+    """Return the shift that fits clearly better than all others; None if there is none.
 
-    The fewer executions are compared, the better they fit by chance; and within a step ends repeat
-    to some 10 µs, from step to step to some 100. So long series are compared among themselves
-    first, single executions last.
+    The fewer executions are compared, the better they fit by chance. Within a step ends repeat to
+    some 10 µs, from step to step to some 100 µs. So shifts with many common executions are compared
+    first, shifts with one last.
     """
     long = [way for way in ways if way.points >= MIN_POINTS]
     longest = max((way.common for way in long), default=0)
@@ -147,7 +150,7 @@ def _clearly_least(ways: Sequence[Way]) -> Way | None:
     ordered = sorted(ways, key=lambda way: way.spread_ns)
     if not ordered or ordered[0].spread_ns > MAX_SPREAD_NS:
         return None
-    # of two or three executions some pair fits by chance
+    # among two or three executions some pair fits by chance
     factor = CLEARLY * (1 + 1 / max(ordered[0].common - 1, 1))
     return (
         ordered[0]
@@ -159,8 +162,8 @@ def _clearly_least(ways: Sequence[Way]) -> Way | None:
 def _believable(
     way: Way, ways: Sequence[Way], ahead_ns: float | None, period_ns: float
 ) -> bool:
-    """Whether a way that fits is right: no clock contradicts it, or it fits so much better that the
-    clock is wrong.
+    """Whether a shift that fits is right: clocks agree with it, or it fits so much better than
+    others that clocks do not count.
     """
     if ahead_ns is not None and abs(way.offset_ns - ahead_ns) <= period_ns / 2:
         return True
@@ -175,18 +178,18 @@ def _believable(
 
 @dataclass(frozen=True, slots=True)
 class Way:
-    """One way to lay two windows on each other."""
+    """One shift of two windows, and how well it fits."""
 
-    shift: int  # the offset of the second's numbers
-    offset_ns: float  # median of the second's ends minus the first's
-    # median distance of those from their median, at least `RESOLUTION_NS`
+    shift: int  # what to add to the second window's execution numbers
+    offset_ns: float  # median of the second window's ends minus the first's
+    # median distance of these differences from `offset_ns`, at least `RESOLUTION_NS`
     spread_ns: float
-    points: int  # how many there are
-    common: int  # executions that are compared
+    points: int  # number of differences
+    common: int  # number of executions compared
 
 
 def _ways(one: Floats, other: Floats) -> list[Way]:
-    """All ways in which two windows have an execution in common, the shortest shift first."""
+    """Return all shifts for which two windows have an execution in common, the smallest first."""
     if not len(one) or not len(other):
         return []
     shift = np.array(
@@ -218,7 +221,11 @@ def _ways(one: Floats, other: Floats) -> list[Way]:
 
 
 def _medians(values: Floats, known: Ints) -> Floats:
-    """The median of the finite values of each row, of which there are `known`; NaN if absent."""
+    """Return the median of the finite values of each row; NaN if there are none.
+
+    Args:
+        known: the number of finite values in each row.
+    """
     ordered = np.sort(values, axis=1)  # NaN come last
     rows = np.arange(len(values))
     last = np.maximum(known, 1)
@@ -227,13 +234,13 @@ def _medians(values: Floats, known: Ints) -> Floats:
 
 
 def _recorded(ends: Floats) -> Floats:
-    """The executions up to the last in which something ran."""
+    """Drop the executions after the last one in which something ran."""
     ran = np.flatnonzero(np.isfinite(ends).any(axis=1))
     return ends[: int(ran.max(initial=-1)) + 1]
 
 
 def _period(*windows: Floats) -> float:
-    """The usual time from one execution to the next, in ns; 0 where no device has two."""
+    """Return the typical time in ns from one execution to the next; 0 if no device has two."""
     gaps = np.concatenate([np.diff(ends, axis=0).ravel() for ends in windows])
     gaps = gaps[np.isfinite(gaps)]
     return median(gaps) if len(gaps) else 0.0
@@ -250,23 +257,23 @@ _MATCHED_BY = {
 
 @dataclass(frozen=True, eq=False)
 class CollectiveEnds:
-    """When collectives ended on one device."""
+    """The times at which collectives ended on one device."""
 
-    label: str  # what messages call it
-    columns: tuple[Column, ...]  # the collectives that ran
-    ns: Floats  # float64[executions, columns], NaN where one did not run
-    clock: Hashable = None  # windows of an equal one have one clock
-    # the wall clock, in ns since 1970, when `ns` is 0; None where unknown
+    label: str  # the name in messages
+    columns: tuple[Column, ...]  # the collectives that ran, with their replica groups
+    ns: Floats  # float64[executions, columns], NaN if one did not run
+    clock: Hashable = None  # windows with equal values share a clock
+    # the wall clock in ns since 1970 at time 0 of `ns`; None if unknown
     utc_ns: int | None = None
-    first_ns: int = 0  # what the trace counts when `ns` is 0
+    first_ns: int = 0  # the trace's time in ns at time 0 of `ns`
 
     def shared(self, other: CollectiveEnds) -> list[Column]:
-        """The columns that both have."""
+        """Return the columns that both windows have."""
         known = set(other.columns)
         return [column for column in self.columns if column in known]
 
     def of(self, columns: Sequence[Column]) -> Floats:
-        """When these collectives ended: float64[executions, len(columns)], nanoseconds.
+        """Return float64[executions, len(columns)]: when these collectives ended, in ns.
 
         All must be among `columns` of this window.
         """
@@ -274,26 +281,30 @@ class CollectiveEnds:
         return self.ns[:, [place[column] for column in columns]]
 
     def executions(self) -> Ints:
-        """Numbers of the executions in which a collective ended."""
+        """Return the numbers of the executions in which a collective ended."""
         return np.flatnonzero(np.isfinite(self.ns).any(axis=1))
 
 
 @dataclass(frozen=True)
 class Alignment:
-    """How windows lie on each other."""
+    """The shifts of several windows, and the evidence for them."""
 
-    shift: tuple[int, ...] = ()  # what to add to the execution numbers of each
-    evidence: MatchedBy = MatchedBy.CLOCK  # the weakest that any was placed by
-    apart: int = 0  # executions between the first and the last window's beginning
-    unclear: str = (
-        ""  # the label of the one with the weakest, if that is unclear; else empty
-    )
-    whole: int = 0  # executions that every window has
-    # each window but the first, and its neighbour
+    shift: tuple[int, ...] = ()  # what to add to the execution numbers of each window
+    evidence: MatchedBy = MatchedBy.CLOCK  # the weakest evidence for any window
+    apart: int = 0  # executions from the first window's beginning to the last window's
+    # label of a window with the weakest evidence, if that is `NONE` or `APART`; else empty
+    unclear: str = ""
+    whole: int = 0  # number of executions that every window has
+    # each window except the first, with the window that it was compared with
     placed: tuple[tuple[int, int], ...] = ()
 
     def describe(self, fewest: int, most: int) -> str:
-        """How the executions that ranks recorded differ, in clauses; empty if they do not."""
+        """Return clauses on how the recorded executions of ranks differ; empty if they do not.
+
+        Args:
+            fewest: executions on the device with the fewest.
+            most: executions on the device with the most.
+        """
         found = []
         if fewest < most:
             found.append(f"ranks recorded {fewest} to {most} executions")
@@ -317,7 +328,7 @@ class Alignment:
 
 
 def align(windows: Sequence[CollectiveEnds]) -> Alignment:
-    """How windows of one program lie on each other."""
+    """Find the shifts of the windows of one program."""
     if len(windows) < 2:
         return Alignment(shift=(0,) * len(windows))
     shift = np.zeros(len(windows), np.int64)
@@ -346,10 +357,11 @@ def align(windows: Sequence[CollectiveEnds]) -> Alignment:
 
 
 def clocks_ahead_ns(windows: Sequence[CollectiveEnds], found: Alignment) -> Floats:
-    """How far the clock of each window is ahead of the first one's, in ns.
+    """Return how far each window's clock is ahead of the first window's, in ns.
 
-    Windows of one clock are not apart. Others are, by the median distance of the ends of an
-    execution's collectives, or of all executions where one has few: clocks drift.
+    The difference is 0 for windows of one clock. For others it is the median difference of ends
+    within an execution, because clocks drift. An execution with few ends takes the median over all
+    executions.
 
     Returns:
         float64[executions, windows], by the number of the execution; NaN if unknown.
@@ -370,14 +382,14 @@ def clocks_ahead_ns(windows: Sequence[CollectiveEnds], found: Alignment) -> Floa
 
 
 def _numbered(ends: Floats, first: int, count: int) -> Floats:
-    """The ends of a window by the number of their execution; NaN where it has none."""
+    """Return float64[count, columns]: the ends of a window by execution number; NaN without an end."""
     table = np.full((count, ends.shape[1]), np.nan)
     table[first : first + len(ends)] = ends
     return table
 
 
 def _apart_ns(ends: Floats) -> Floats:
-    """float64[executions]: the median distance of ends; NaN if none is known."""
+    """Return float64[executions]: the median difference of ends; NaN if none is known."""
     known = np.isfinite(ends).sum(axis=1)
     every = ends[np.isfinite(ends)]
     if not len(every):
@@ -386,10 +398,10 @@ def _apart_ns(ends: Floats) -> Floats:
 
 
 def _nearest_first(windows: Sequence[CollectiveEnds]) -> Iterator[tuple[int, int]]:
-    """Each window but the first with the closest earlier one; the closest pair comes first.
+    """Yield each window except the first with its closest earlier window, the closest pair first.
 
-    The more collectives two have in common, the closer they are; windows of one clock come before
-    all others.
+    Windows are closer if they have more collectives in common. Windows of one clock come before all
+    others.
     """
     members: dict[Column, list[int]] = {}
     of_clock: dict[Hashable, list[int]] = {}
@@ -418,7 +430,7 @@ def _nearest_first(windows: Sequence[CollectiveEnds]) -> Iterator[tuple[int, int
 
 
 def _match(one: CollectiveEnds, other: CollectiveEnds) -> tuple[int, MatchedBy]:
-    """What to add to the execution numbers of `other`, and what tells."""
+    """Return what to add to the execution numbers of `other`, and the evidence."""
     columns = one.shared(other)
     same_clock = one.clock == other.clock
     ahead_ns = 0.0 if same_clock else None
@@ -429,19 +441,19 @@ def _match(one: CollectiveEnds, other: CollectiveEnds) -> tuple[int, MatchedBy]:
 
 @dataclass(frozen=True, eq=False)
 class AlignedProgram:
-    """How the windows of the devices that ran one program lie on each other."""
+    """The alignment of the devices that ran one program."""
 
-    alignment: Alignment  # of those devices
+    alignment: Alignment  # the alignment of these devices
     # int64[devices of the trace], what to add to a device's execution numbers
     shift: Ints
-    windows: tuple[CollectiveEnds, ...]  # when their collectives ended
-    # float64[executions, devices of the trace], how far each clock is ahead of the first window's,
-    # by the renumbered execution; NaN if unknown
+    windows: tuple[CollectiveEnds, ...]  # when the collectives of each device ended
+    # float64[executions, devices of the trace], how far each clock is ahead of the first window's
+    # in ns, by the renumbered execution; NaN if unknown
     ahead_ns: Floats
 
 
 def align_program(trace: Trace, module: int, naming: Naming) -> AlignedProgram:
-    """Where the window of each device begins, for the program of one module index."""
+    """Align the devices that ran the program of one module index."""
     shift = np.zeros(len(trace.devices), np.int64)
     compared = _compared(naming.filed)
     windows = _windows(trace, module, naming, compared) if compared else {}
@@ -457,8 +469,8 @@ def align_program(trace: Trace, module: int, naming: Naming) -> AlignedProgram:
 def renumbered(
     trace: Trace, modules: Sequence[int], aligned: Sequence[AlignedProgram]
 ) -> Trace:
-    """The trace with execution numbers of each of some modules that mean the same execution on
-    every device.
+    """Renumber the executions of some modules, so that a number means the same execution on every
+    device.
     """
     move = np.zeros((len(trace.modules), len(trace.devices)), np.int32)
     for module, found in zip(modules, aligned, strict=True):
@@ -471,8 +483,9 @@ def renumbered(
 
 
 def _compared(filed: Sequence[Cost]) -> list[int]:
-    """The collectives to look at: the ones that end together on all ranks, so if possible none from
-    rank to rank.
+    """Return the collectives to compare, as indices into `filed`.
+
+    They end together on all ranks. If a program has none of these, all its collectives are taken.
     """
     every = [
         number for number, item in enumerate(filed) if item.kind == CostKind.COLLECTIVE
@@ -482,8 +495,8 @@ def _compared(filed: Sequence[Cost]) -> list[int]:
         for number in every
         if ends_together(filed[number].opcode or filed[number].name)
     ]
-    # chosen by name alone: the same on every rank, though each is reduced on its own and one may
-    # lack a name
+    # Chosen by name alone, so that every rank chooses the same ones, although ranks are reduced
+    # separately and one may lack a name.
     return sorted(
         together or every, key=lambda number: zlib.crc32(filed[number].name.encode())
     )[:MAX_NAMES]
@@ -492,8 +505,9 @@ def _compared(filed: Sequence[Cost]) -> list[int]:
 def _windows(
     trace: Trace, module: int, naming: Naming, names: Sequence[int]
 ) -> dict[int, CollectiveEnds]:
-    """By device, when these collectives ended (in a loop, the last time), in ns since the first end
-    in its process.
+    """Return when these collectives ended, by device, in ns since the first end in its process.
+
+    In a loop, the last end counts.
     """
     code = np.full(len(trace.instructions), -1, np.int64)
     for number, name in enumerate(names):
@@ -525,7 +539,7 @@ def _windows(
     for at in seen:
         process = trace.devices[at].process
         ran = np.flatnonzero((last[at] != EARLIEST).any(axis=0))
-        # doubles hold whole ns for 100 days
+        # doubles represent whole ns exactly for 100 days
         ns = np.where(
             last[at][:, ran] == EARLIEST, np.nan, last[at][:, ran] - base[process]
         )
@@ -536,7 +550,7 @@ def _windows(
         utc_ns = (
             trace.recordings[process].utc_ns if process in trace.recordings else None
         )
-        # devices of one process have one clock, and devices of one recording
+        # devices of one process share a clock, and so do devices of one recording
         clock, since = (
             (process, None) if utc_ns is None else (utc_ns, utc_ns + base[process])
         )
@@ -552,9 +566,7 @@ def _windows(
 
 
 def rank_ids(trace: Trace, devices: Sequence[int]) -> tuple[int, ...]:
-    """JAX's global ids of devices of a trace, each once and in order; empty where one is not
-    known.
-    """
+    """Return JAX's global ids of some devices, each once and in order; empty if one is unknown."""
     ids = {trace.devices[device].global_id for device in devices}
     return (
         tuple(sorted(item for item in ids if item is not None))

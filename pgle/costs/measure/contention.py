@@ -1,15 +1,14 @@
-"""What a cost profile does not hold: the gaps between kernels, and how much collectives slow
-kernels down.
+"""Costs that belong to no instruction: the gaps between kernels, and how much collectives slow
+kernels.
 
-A kernel starts a little after the end of the one before it on the same stream; one that waited for
-another stream starts a little later still. These gaps belong to no instruction, so no cost profile
-holds them, yet a step of some thousand kernels spends some per cent of its time in them.
+A kernel starts a little after the previous one on its stream ends. If it waited for another stream,
+it starts later still. A cost profile does not hold these gaps, yet a step of a few thousand kernels
+spends a few per cent of its time in them.
 
-A collective's channels hold multiprocessors, and its bytes pass through device memory. A trace
-shows what that costs: of kernels that do the same work, some run during a collective and some
-alone. Without such a trace the figures of two real jobs are assumed (`ASSUMED`;
-`benchmarks/contention.py` prints them for any trace). Either way the range is wide: from no
-contention to twice the slowdown.
+A collective occupies multiprocessors, and its bytes pass through device memory. A trace shows the
+effect: of kernels that do the same work, some run during a collective and some alone. Without such
+a trace pgle assumes the figures of two real jobs (`ASSUMED`; `benchmarks/contention.py` prints them
+for any trace). In both cases the range is wide: from no contention to twice the slowdown.
 """
 
 from __future__ import annotations
@@ -43,47 +42,52 @@ if TYPE_CHECKING:
 Floats = npt.NDArray[np.float64]
 Rows: TypeAlias = Sequence[npt.NDArray[np.int64]]
 
-# gaps longer than this many medians are no launch gaps (the host was late, a transfer was awaited)
+# A gap longer than this many medians is not a launch gap: the host was late, or the stream waited
+# for a transfer.
 INTERRUPTION = 10.0
-# launches no more than so many times `LaunchGaps.host_us` apart may wait for the host
+# Launches may wait for the host if they start at most this many times `LaunchGaps.host_us` apart.
 HOST_BOUND = 1.01
-MIN_GAPS = 20  # fewer gaps than this say nothing
-# more executions than this are not looked at: gaps do not change from step to step
+MIN_GAPS = 20  # fewer gaps than this give no figure
+# most executions to measure, because gaps do not change from step to step
 MAX_GAP_EXECUTIONS = 8
 
 
 @dataclass(frozen=True)
 class LaunchGaps:
-    """How long the device waits around a kernel."""
+    """How long the device waits before a kernel starts."""
 
-    gap_us: Time = (
-        1.0  # between the end of a kernel and the start of the next on the same stream
-    )
-    # between an event on one stream and the start of a kernel on another that waited for it
+    # from the end of a kernel to the start of the next one on the same stream
+    gap_us: Time = 1.0
+    # from an event on one stream to the start of a kernel on another stream that waited for it
     switch_us: Time = 5.0
     # the host's time to issue one launch; a step of short kernels is bound by it
     host_us: Time = 3.8
-    # from the start of a step on its first rank to its start on the last one, for which all wait
+    # from the start of a step on its first rank to its start on the last one, which all ranks wait
+    # for
     begin_us: Time = 0.0
-    # launches of one run of an instruction where that is not one
+    # launches per run of an instruction, for instructions with more than one
     kernels: Mapping[str, Time] = field(default_factory=dict)
     origin: Origin = (
         Origin.ESTIMATED
-    )  # measured on a trace, or `Origin.ESTIMATED`: the public figures below
-    gaps: int = 0  # how many gaps were measured
+        # `Origin.MEASURED` on a trace, or `Origin.ESTIMATED` for the public figures below
+    )
+    gaps: int = 0  # number of measured gaps
 
 
 DEFAULT = LaunchGaps()
-"""XLA's own figures: 1 µs per kernel, 5 µs per NCCL kernel (`kKernelLaunchOverhead`,
-`kNcclKernelLaunchOverhead` in openxla/xla `xla/service/gpu/model/gpu_performance_model_base.h`).
-Host: 3.8 µs per launch where launches follow each other without waiting ("Getting Started with CUDA
-Graphs", NVIDIA technical blog, 2019).
+"""Public figures. XLA's own are 1 µs per kernel and 5 µs per NCCL kernel (`kKernelLaunchOverhead`
+and `kNcclKernelLaunchOverhead` in openxla/xla
+`xla/service/gpu/model/gpu_performance_model_base.h`). The host takes 3.8 µs per launch if launches
+follow each other without waiting ("Getting Started with CUDA Graphs", NVIDIA technical blog, 2019).
 """
 
 
 def launch_of(profile: Profile, module: str = "") -> LaunchGaps | None:
-    """The launch gaps that the provenance of a profile records for a module (by default its first);
-    None without.
+    """Return the launch gaps that a profile's provenance records for a module; None if there are
+    none.
+
+    Args:
+        module: the module's name; empty takes the first record with launch gaps.
     """
     for item in module_records(profile.provenance):
         if item.get("launch") and module in ("", item.get("name")):
@@ -97,12 +101,13 @@ def launch_of(profile: Profile, module: str = "") -> LaunchGaps | None:
 def measure_launch(
     trace: Trace, module: int, kept: npt.NDArray[np.bool_], naming: Naming
 ) -> LaunchGaps | None:
-    """Launch gaps of one program on its compute stream, from its first `MAX_GAP_EXECUTIONS` kept
-    executions.
+    """Measure the launch gaps of one program on its compute stream.
+
+    Its first `MAX_GAP_EXECUTIONS` kept executions are measured.
 
     Returns:
-        None where they have fewer than `MIN_GAPS` gaps and begin together. With few gaps these are
-        `DEFAULT`.
+        None if there are fewer than `MIN_GAPS` gaps and all ranks begin together. If there are
+        fewer gaps and ranks begin apart, the gaps are those of `DEFAULT`.
     """
     collective, iterations = (
         naming.collective_instructions,
@@ -121,7 +126,7 @@ def measure_launch(
     switch_us = median(waits) / 1e3 if len(waits) else DEFAULT.switch_us
     return LaunchGaps(
         begin_us=begin_us,
-        # mean without interruptions: what a launch adds to the step on average
+        # the mean without interruptions: what a launch adds to the step
         gap_us=float(undisturbed.mean()) / 1e3,
         switch_us=switch_us,
         kernels=_kernels(trace, np.concatenate(parts), iterations),
@@ -133,8 +138,8 @@ def measure_launch(
 def execution_rows(
     trace: Trace, module: int, kept: npt.NDArray[np.bool_], at_most: int
 ) -> list[npt.NDArray[np.int64]]:
-    """Row numbers of each of the first kept executions of a module on each device, `at_most` in
-    all.
+    """Return the row numbers of each kept execution of a module on each device: the first
+    executions, `at_most` arrays in total.
     """
     last = int(np.flatnonzero(kept)[:at_most].max(initial=-1))
     rows = np.flatnonzero(
@@ -148,11 +153,11 @@ def execution_rows(
 
 
 def _begin_us(trace: Trace, collective: npt.NDArray[np.bool_], parts: Rows) -> float:
-    """Microseconds from the first to the last rank's start of a step; 0 on one device, or without
+    """Return the µs from the first to the last rank's start of a step; 0 on one device, or without
     collectives.
 
-    The last collective of a step ends on all ranks together. So the times from the start to there
-    differ by the start. They need no clock that the devices share.
+    The last collective of a step ends on all ranks together. So ranks differ in the time from start
+    to this end by as much as they differ in their starts. No shared clock is needed.
 
     Args:
         parts: row numbers, an array for each execution on each device.
@@ -177,13 +182,13 @@ def _begin_us(trace: Trace, collective: npt.NDArray[np.bool_], parts: Rows) -> f
 def _gaps(
     trace: Trace, rows: npt.NDArray[np.int64], collective: npt.NDArray[np.bool_]
 ) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]:
-    """Gaps between launches on the compute stream of one execution, and of collectives behind what
-    they waited for.
+    """Return the gaps in ns of one execution: between launches on the compute stream, and from
+    compute to a collective that waited for it.
 
-    Gaps in which another stream was busy are left out of the first: there the stream waited for a
-    collective. So are gaps next to kernels that are shorter than the host's launch, if others are
-    enough: there the GPU waited for the host. A synchronous collective runs on the compute stream,
-    and waits for no other.
+    The first result leaves out gaps in which another stream was busy: there the stream waited for a
+    collective. It also leaves out gaps next to kernels shorter than the host's launch time, if
+    enough others remain: there the GPU waited for the host. A synchronous collective runs on the
+    compute stream and waits for no other stream.
     """
     stream = trace.stream[rows]
     compute = ~collective[trace.instruction[rows]]
@@ -197,7 +202,7 @@ def _gaps(
     s, e, launch = start[on_main], end[on_main], trace.instance[rows][on_main]
     gap = (s[1:] - e[:-1]).astype(np.float64)
     other_start = start[~on_main]
-    # the latest end of the other streams so far; long ago before the first of them
+    # the latest end on other streams so far; long ago before the first one
     other_end = np.maximum.accumulate(np.append(EARLIEST, end[~on_main]))
     busy = other_end[np.searchsorted(other_start, s[1:])] > e[:-1]
     is_plain = (gap >= 0) & ~busy & (changes(launch) | (launch < 0))[1:]
@@ -214,11 +219,10 @@ def _gaps(
 def _kernels(
     trace: Trace, rows: npt.NDArray[np.int64], iterations: npt.NDArray[np.int64]
 ) -> dict[str, float]:
-    """Launches of each run of an instruction that has not one: distinct instances, mean over
-    executions.
+    """Return the launches per run of instructions with more than one, as a mean over executions.
 
-    In a loop an instruction runs once per iteration. If the count is unknown, launches and runs
-    cannot be separated.
+    Launches are distinct instances. In a loop, an instruction runs once per iteration. If the trip
+    count is unknown, launches and runs cannot be separated, and the instruction is left out.
     """
     columns = (trace.device, trace.execution, trace.instruction, trace.instance)
     device, execution, instruction, instance = (column[rows] for column in columns)
@@ -233,7 +237,8 @@ def _kernels(
     count = np.bincount(instruction[new_launch], minlength=len(trace.instructions))
     times = np.bincount(instruction[new_run], minlength=len(trace.instructions))
     runs = times * iterations
-    several = np.flatnonzero((runs > 0) & (count > runs))  # fewer: copies share a name
+    # if there are fewer launches, rematerialised copies share a name
+    several = np.flatnonzero((runs > 0) & (count > runs))
     return {
         trace.instructions[code]: float(count[code] / runs[code])
         for code in several.tolist()
@@ -241,17 +246,17 @@ def _kernels(
 
 
 BESIDE = 0.9
-"""A launch that overlaps collectives for this share of its time counts as overlapped; without any
-overlap, as alone.
+"""A launch counts as overlapped if collectives overlap this share of its time, and as alone without
+any overlap.
 """
 
 MIN_ALONE, MIN_SAMPLES = 3, 5
-"""With fewer launches of the same work alone, or fewer overlapped launches of a kind, nothing is
-derived.
+"""Nothing is derived from fewer launches of the same work alone, or from fewer overlapped launches
+of a kind.
 """
 
-LEAST_OVERLAP = 0.01  # instructions with less overlap than this count as alone
-# executions looked at, over all devices; more add nothing to thousands of launches
+LEAST_OVERLAP = 0.01  # instructions with a smaller overlapped share count as alone
+# most executions to measure, over all devices; more add little to thousands of launches
 MAX_EXECUTIONS = 64
 
 
@@ -262,7 +267,7 @@ class Factors(NamedTuple):
     other: float  # every other kernel
 
     def of(self, *, product: bool) -> float:
-        """That of one kind."""
+        """Return the factor for one kind of kernel."""
         return self.product if product else self.other
 
 
@@ -274,9 +279,10 @@ class Slowdown:
     """How many times as long kernels take while collectives run: best guess and quartiles."""
 
     likely: float  # best guess
-    low: float  # quartile of the launches; of an assumed one the lower of the two jobs
+    # lower quartile of the launches; if assumed, the lower figure of the two jobs
+    low: float
     high: float
-    samples: int = 0  # launches during collectives that it was measured on; 0: assumed
+    samples: int = 0  # measured launches during collectives; 0 if assumed
 
     def __post_init__(self) -> None:
         if not 1 <= self.low <= self.likely <= self.high < math.inf or self.samples < 0:
@@ -288,17 +294,16 @@ UNMEASURED = Slowdown(1.0, 1.0, 1.0)
 
 @dataclass(frozen=True)
 class Contention:
-    """How collectives slow kernels."""
+    """How much collectives slow kernels."""
 
     product: Slowdown  # matrix products, convolutions and attention
     other: Slowdown  # every other kernel
-    # By instruction, the share of its time that it ran during collectives when its cost was
-    # measured. None: unknown.
+    # By instruction, the share of its measured cost during which collectives ran. None if unknown.
     beside: Mapping[str, Annotated[float, msgspec.Meta(ge=0, le=1)]] | None = None
 
     @property
     def samples(self) -> int:
-        """Launches that it was measured on; 0: assumed."""
+        """Measured launches; 0 if assumed."""
         return self.product.samples + self.other.samples
 
     @property
@@ -307,16 +312,18 @@ class Contention:
         return self.at(1)
 
     def at(self, times: float) -> Factors:
-        """Return the factors if the slowdown is `times` the likely one. 0 means no contention, 2
-        the end of its range.
+        """Return the factors if the slowdown is `times` the likely one: 0 for no contention, 2 for
+        the end of the range.
         """
         return Factors(
             1 + times * (self.product.likely - 1), 1 + times * (self.other.likely - 1)
         )
 
     def alone(self, module: Module, cost: Cost, factors: Factors) -> Cost:
-        """A cost without any collective running. One without a share of such time stays, and so
-        does a copy: the GPU's copy engines make it, and not its multiprocessors.
+        """Return the cost that the instruction would have if no collective ran.
+
+        A cost without a known share in `beside` is returned unchanged, and so is a copy: copy
+        engines execute it, not multiprocessors.
         """
         share = None if self.beside is None else self.beside.get(cost.name)
         item = module.instructions.get(cost.name)
@@ -330,32 +337,34 @@ class Contention:
 ASSUMED = Contention(
     product=Slowdown(1.96, 1.85, 2.08), other=Slowdown(1.34, 1.34, 1.35)
 )
-"""The mean of two real jobs, for every GPU: 4 × A100 (Pax, testdata/pax_fsdp4) 1.85 and 1.35, 4 ×
-H100 (MaxText) 2.08 and 1.34. Each predicts the other's step in docs/evidence/simulator.md; no third
-job has been measured.
+"""The figures for every GPU: the mean of two real jobs. 4 × A100 (Pax, testdata/pax_fsdp4) has 1.85
+and 1.35, 4 × H100 (MaxText) has 2.08 and 1.34. Each job's figures predict the other's step in
+docs/evidence/simulator.md. No third job has been measured.
 """
 
 
 def contention_of(profile: Profile, module: str) -> Contention:
-    """What the sidecar of a profile says of a module; factors that it lacks are `ASSUMED`."""
+    """Return the contention that a profile's sidecar records for a module, with `ASSUMED` for
+    missing factors.
+    """
     for item in module_records(profile.provenance):
         if item.get("name") != module or "contention" not in item:
             continue
         found = item["contention"]
-        if (
-            found is None
-        ):  # no kernel ran during a collective, if HLO says which activity is a collective
+        if found is None:
+            # With HLO, None means that no kernel ran during a collective. Without HLO, pgle cannot
+            # tell which activity is a collective.
             return replace(ASSUMED, beside={} if item.get("hlo") else None)
         try:
             known = msgspec.convert(found, Contention)
-        except msgspec.ValidationError:  # of another release
+        except msgspec.ValidationError:  # written by another release
             return ASSUMED
         return with_assumed(known)
     return ASSUMED
 
 
 def with_assumed(found: Contention) -> Contention:
-    """Contention as a trace shows it, with `ASSUMED` factors where it shows none."""
+    """Replace unmeasured factors by those of `ASSUMED`."""
     assumed = {
         kind: getattr(ASSUMED, kind)
         for kind in ("product", "other")
@@ -367,20 +376,21 @@ def with_assumed(found: Contention) -> Contention:
 def lost_us(
     overlapped_us: Floats, is_product: npt.NDArray[np.bool_], slower: Factors
 ) -> float:
-    """What kernels lose to contention, in microseconds.
+    """Return the time in µs that kernels lose to contention.
 
-    In the time that a kernel shares with a collective it gets done a part of its work.
+    While a collective runs, a kernel completes only a part of the work that it would complete
+    alone.
 
     Args:
-        overlapped_us: float64[n], the time of each kernel that it shares with collectives.
-        is_product: bool[n], which of them multiply matrices.
+        overlapped_us: float64[n], the time that each kernel shares with collectives.
+        is_product: bool[n], True for kernels that multiply matrices.
     """
     factor = np.where(is_product, slower.product, slower.other)
     return float((overlapped_us * (1.0 - 1.0 / factor)).sum())
 
 
 def as_if_alone(profile: Profile, module: Module) -> Profile:
-    """A profile for schedules of other names. Its costs are times of kernels alone, as far as
+    """Return a profile for schedules with other names: its costs are the times of kernels alone, if
     known.
     """
     found = contention_of(profile, module.name)
@@ -407,12 +417,11 @@ def measure_contention(
     module: Module,
     naming: Naming,
 ) -> Contention | None:
-    """How much longer kernels took while a collective ran than the same work alone, in a program's
-    kept executions.
+    """Compare kernels during collectives with the same work alone, in a program's kept executions.
 
     Returns:
-        None if no collective overlapped a kernel. A kind with fewer than `MIN_SAMPLES` samples has
-        none.
+        None if no collective overlapped a kernel. A kind with fewer than `MIN_SAMPLES` launches is
+        `UNMEASURED`.
     """
     executions = execution_rows(trace, index, kept, MAX_EXECUTIONS)
     parts = [_launches(trace, rows, naming) for rows in executions]
@@ -454,10 +463,10 @@ def measure_contention(
 def _launches(
     trace: Trace, rows: npt.NDArray[np.int64], naming: Naming
 ) -> tuple[npt.NDArray[np.int64], Floats, Floats]:
-    """Every kernel that is no collective, in one execution on one device: owner, microseconds,
-    share overlapped by one.
+    """Return the compute kernels of one execution on one device: filed name, time in µs, and share
+    that collectives overlap.
 
-    Asynchronous copies are no kernels.
+    Asynchronous copies are not kernels.
     """
     rows = rows[naming.target[trace.instruction[rows]] >= 0]
     code = naming.target[trace.instruction[rows]].astype(np.int64)
@@ -482,21 +491,22 @@ def _launches(
 
 
 def _alone_us(work: npt.NDArray[np.int64], time_us: Floats, share: Floats) -> Floats:
-    """Of each launch, what the same work takes typically without a collective; NaN if too few
-    launches show it.
+    """Return, for each launch, the typical time in µs of the same work without a collective; NaN if
+    too few launches show it.
     """
     order = np.flatnonzero((share == 0) & (work >= 0))
     order = order[np.lexsort((time_us[order], work[order]))]
     first = np.searchsorted(work[order], np.arange(work.max(initial=-1) + 1))
     count = run_lengths(first, len(order))
-    typical = np.full(len(first) + 1, np.nan)  # the last of no work
+    # The last entry is for launches without a work number.
+    typical = np.full(len(first) + 1, np.nan)
     many = np.flatnonzero(count >= MIN_ALONE)
     typical[many] = time_us[order][first[many] + count[many] // 2]
     return typical[work]
 
 
 def _slowdown(time_us: Floats, alone_us: Floats) -> Slowdown:
-    """Overlapped time over time alone, of n launches together; at least 1."""
+    """Return overlapped time divided by time alone, summed over n launches; at least 1."""
     if len(time_us) < MIN_SAMPLES:
         return UNMEASURED
     ratio = time_us / alone_us

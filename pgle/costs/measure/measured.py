@@ -1,36 +1,36 @@
-"""A trace and the HLO dumps of its program become costs: per module, per instruction, robust to
+"""Turn a trace, with HLO dumps of its program, into costs per module and instruction, robust to
 warm-up.
 
 `measure` finds the programs of a trace, and calls `aggregate`:
 
-1. `traced_programs`, `select_programs`: the executables in the trace, joined to their HLO modules;
-   the requested ones.
+1. `traced_programs`, `select_programs`: join the executables in the trace to their HLO modules, and
+   choose the requested ones.
 
 `aggregate`, for all programs together:
 
-2. `name_instructions` (profile/lookup.py): under which name the time of each traced instruction is
-   filed.
-3. `align_program`, `renumbered` (alignment.py): execution numbers that mean the same execution on
-   every device.
-4. `find_executions`, `measured_window` (trace/steady.py): every execution; warm-up and truncated
-   ones are left out.
+2. `name_instructions` (profile/lookup.py): find the name under which each traced instruction's time
+   is filed.
+3. `align_program`, `renumbered` (alignment.py): give each execution the same number on every
+   device.
+4. `find_executions`, `measured_window` (trace/steady.py): find every execution, and leave out
+   warm-up and truncated ones.
 
 `_program_costs`, for each program:
 
 5. `collect_samples` (samples.py): GPU activities → launches → occurrences of an instruction.
 6. `rank_skew_us` (skew.py): how much longer compute takes on the slowest rank.
-7. `compute_costs`, `collective_costs`, `loop_costs` (samples.py): the statistic over occurrences,
-   and over whole loops; collectives without the wait for the last rank.
+7. `compute_costs`, `collective_costs`, `loop_costs` (samples.py): the statistic over occurrences
+   and over whole loops. Collectives do not include the wait for the last rank.
 
-And at the end, called by `pgle.run.convert`:
+Finally, called by `pgle.run.convert`:
 
-8. `measured_profile`: the costs of all programs under the names that a profile spells, with where
-   they come from.
+8. `measured_profile`: the costs of all programs under the names that a profile uses, with their
+   provenance.
 
-A program id is the running number of a module in its process. A rank that compiles one helper
-module more than the others has other ids from then on, and jit compiles again under a new one; kept
-separate, collectives of such a rank would never be compared with the other ranks' executions, so
-`unite_programs` makes them one.
+A program id is the running number of a module in its process. A rank that compiles one more helper
+module than the others has other ids from then on. jit also gives a new id when it compiles again.
+Such a rank's collectives must be compared with the other ranks' executions, so `unite_programs`
+makes one program of them.
 """
 
 from __future__ import annotations
@@ -96,32 +96,33 @@ from pgle.xla.hlo.dumps import Dumps
 from pgle.xla.hlo.module import Module
 
 MIN_NAME_OVERLAP = 0.9
-"""An HLO module of another program id is taken for a program when it has this share of the
+"""An HLO module with another program id belongs to a program if it has this share of the
 instruction names.
 """
 
 
 @dataclass(frozen=True)
 class TracedProgram:
-    """One executable, as every process of a job runs it."""
+    """One executable, as all processes of a job run it."""
 
     key: ModuleKey  # name and program id
-    index: int  # into `Trace.modules`
-    # the ones that it ran, as indices into `Trace.instructions`, ascending
+    index: int  # index into `Trace.modules`
+    # the instructions that ran, as indices into `Trace.instructions`, ascending
     instructions: tuple[int, ...]
-    hlo: Module | None  # its final HLO module, None where none was given or embedded
-    # of the HLO modules of all processes; autotuning can make them differ
+    # its final HLO module; None if neither a dump nor the trace holds it
+    hlo: Module | None
+    # fingerprints of the HLO modules of all processes; autotuning can make them differ
     fingerprints: tuple[str, ...]
-    gpu_time_ns: int  # total time of its activities in the trace
-    compute_ns: int  # without collectives
-    # as LHS saw it, from a schedule dump; None if absent
+    gpu_time_ns: int  # total time of its activities in the trace, in ns
+    compute_ns: int  # `gpu_time_ns` without collectives
+    # the module as LHS saw it, from a schedule dump; None if there is none
     lhs_module: Module | None = None
 
 
 def traced_programs(
     trace: Trace, modules: Sequence[Module]
 ) -> tuple[Trace, tuple[TracedProgram, ...]]:
-    """The programs of a trace, the one with most compute first.
+    """Return the programs of a trace, the one with the most compute first.
 
     Args:
         modules: HLO modules from dumps. Without them, the modules that the trace embeds separate
@@ -141,10 +142,10 @@ def traced_programs(
 
 
 def with_embedded_hlo(trace: Trace, program: TracedProgram) -> TracedProgram:
-    """The program; if no dump had its HLO, with the HLO that the trace embeds."""
+    """Add the HLO that the trace embeds to a program, if no dump had its HLO."""
     if program.hlo is not None or program.key not in trace.hlo:
         return program
-    # protocol buffers: most conversions of nsys do without them
+    # imports protocol buffers, which most conversions of nsys traces do not need
     from pgle.xla.hlo.proto import module_from_bytes
 
     module = module_from_bytes(
@@ -155,7 +156,7 @@ def with_embedded_hlo(trace: Trace, program: TracedProgram) -> TracedProgram:
 
 
 def find_programs(trace: Trace, modules: Sequence[Module]) -> tuple[TracedProgram, ...]:
-    """The programs of a trace, the one with most compute (the main module) first."""
+    """Return the programs of a trace, the one with the most compute (the main module) first."""
     gpu_time_ns = totals(trace.module, trace.duration_ns, len(trace.modules))
     busy_ns = compute_ns(trace)
     ran = _values_by_module(trace.module, trace.instruction, len(trace.instructions))
@@ -195,8 +196,10 @@ def _by_time(programs: Sequence[TracedProgram]) -> tuple[TracedProgram, ...]:
 def _modules_of(
     key: ModuleKey, names: set[str], modules: Sequence[Module]
 ) -> tuple[Module, ...]:
-    """The HLO modules of one executable, the ones with its program id first, then the ones that
-    only share its name.
+    """Return the HLO modules of one executable.
+
+    If some have its program id, only these. Otherwise modules of its name with `MIN_NAME_OVERLAP`,
+    the best first.
     """
     named = [module for module in modules if module.name == key.name]
     same_id = [module for module in named if module.program_id == key.program_id]
@@ -216,7 +219,7 @@ def _modules_of(
 def select_programs(
     programs: Sequence[TracedProgram], selector: str
 ) -> tuple[TracedProgram, ...]:
-    """The programs that ``--module`` names.
+    """Return the programs that ``--module`` selects.
 
     Args:
         selector: ``auto`` (the main module), ``all``, or a regular expression searched in module
@@ -245,14 +248,14 @@ def select_programs(
 def unite_programs(
     trace: Trace, programs: Sequence[TracedProgram]
 ) -> tuple[Trace, tuple[TracedProgram, ...]]:
-    """Make one program of those that have one name and are the same.
+    """Join entries of one name that are the same program.
 
-    Programs are the same if they have a fingerprint in common, or if other processes ran them with
-    equal instruction names.
+    Entries are the same if they share a fingerprint, or if different processes ran them with nearly
+    the same instruction names.
 
     Returns:
-        The trace with one module index for each program, executions numbered over all its ids by
-        time; and the programs, the one with most compute first.
+        The trace with one module index for each program, and executions numbered by time over all
+        its ids. Then the programs, the one with the most compute first.
     """
     if len({program.key.name for program in programs}) == len(programs):
         return trace, tuple(programs)
@@ -260,7 +263,7 @@ def unite_programs(
     if len(groups) == len(programs):
         return trace, tuple(programs)
     module = trace.module.copy()
-    # united executions are more than any of them, so they may need more bits
+    # a united program has more executions than each of its entries, so numbers may need more bits
     execution = trace.execution.astype(np.int32)
     united = []
     for group in groups:
@@ -276,7 +279,7 @@ def unite_programs(
 def _groups_of_same(
     trace: Trace, programs: Sequence[TracedProgram]
 ) -> list[list[TracedProgram]]:
-    """The programs in groups of the same one, by name and program id."""
+    """Group the entries that are the same program, by name and program id."""
     ran_on = _values_by_module(trace.module, trace.device, len(trace.devices))
     processes = {
         index: {trace.devices[code].process for code in codes}
@@ -298,18 +301,18 @@ def _groups_of_same(
 
 @dataclass
 class _Alike:
-    """Programs of one name that are the same; of a large job one for each rank."""
+    """Entries of one name that are the same program; in a large job one per rank."""
 
     programs: list[TracedProgram] = field(default_factory=list)
     fingerprints: set[str] = field(default_factory=set)
-    processes: set[str] = field(default_factory=set)  # that run them
+    processes: set[str] = field(default_factory=set)  # the processes that ran them
 
     def has(self, program: TracedProgram, processes: set[str]) -> bool:
-        """Whether it is the same program as these."""
+        """Whether an entry is the same program as these."""
         if not self.fingerprints.isdisjoint(program.fingerprints):
             return True
         if not self.processes.isdisjoint(processes):
-            return False  # one process tells its modules apart
+            return False  # different entries in one process are different modules
         mine = set(program.instructions)
         theirs = set(self.programs[0].instructions)
         return len(mine & theirs) >= MIN_NAME_OVERLAP * len(mine | theirs)
@@ -321,7 +324,7 @@ class _Alike:
 
 
 def _united(group: Sequence[TracedProgram]) -> TracedProgram:
-    """One program of several that are the same."""
+    """Join several entries of the same program."""
     instructions: set[int] = set()
     fingerprints: dict[str, None] = {}
     for program in group:
@@ -339,8 +342,11 @@ def _united(group: Sequence[TracedProgram]) -> TracedProgram:
 
 
 def _values_by_module(module: Codes, values: Codes, count: int) -> dict[int, list[int]]:
-    """The distinct values of each module's rows, ascending, in one pass whatever the number of
-    modules.
+    """Return the distinct values of each module's rows, ascending. One pass over the rows serves
+    all modules.
+
+    Args:
+        count: more than the largest value.
     """
     present = NO_ROWS
     for first in range(0, len(module), BLOCK_ROWS):
@@ -358,15 +364,16 @@ def _values_by_module(module: Codes, values: Codes, count: int) -> dict[int, lis
 def _numbered_by_time(
     trace: Trace, rows: npt.NDArray[np.intp]
 ) -> npt.NDArray[np.int32]:
-    """Running number of each row's (module, execution) on its device, by first start; -1 stays."""
+    """Number each row's (module, execution) on its device by first start; -1 stays."""
     result = trace.execution[rows].astype(np.int32)
     known = np.flatnonzero(result >= 0)
     device = trace.device[rows[known]].astype(np.int64)
     module = trace.module[rows[known]]
-    # sorted, not counted in a table: a job has thousands of devices, and ids for each of them
+    # sorted instead of counted in a table, because a job has thousands of devices, each with its
+    # own ids
     pairs = distinct(device * len(trace.modules) + module)
     if len(pairs) == len(distinct(device)):
-        return result  # on each device one module, numbered as it is
+        return result  # each device ran one module, whose numbers are right
     most = int(result.max(initial=0)) + 1
     item = module.astype(np.int64) * most + result[known]
     # rows of a device are ordered by start
@@ -374,32 +381,32 @@ def _numbered_by_time(
     return result
 
 
-MODULES_SHOWN = 3  # modules that are named where a warning is about several
+MODULES_SHOWN = 3  # most modules to name in one warning
 
 
 @dataclass(frozen=True)
 class ProgramCosts:
     """The costs of one program."""
 
-    program: TracedProgram  # what they are of
+    program: TracedProgram  # the program
     costs: tuple[Cost, ...]  # one per name, ordered by name
-    window: MeasuredWindow  # the executions they come from
-    left_out: Mapping[str, tuple[str, ...]]  # traced names that are no cost, by reason
+    window: MeasuredWindow  # the executions that were measured
+    left_out: Mapping[str, tuple[str, ...]]  # traced names that get no cost, by reason
     warnings: tuple[str, ...] = ()  # one line each
-    launch: LaunchGaps | None = (
-        None  # gaps between kernels; None where too few were seen
-    )
-    # of kernels, while collectives run; None if the trace does not show it
+    # gaps between kernels; None if too few were recorded
+    launch: LaunchGaps | None = None
+    # how much collectives slow kernels; None if the trace does not show it
     contention: Contention | None = None
-    ranks: int = 0  # how many meet in the largest collective; 0 where no HLO says it
-    # JAX's global ids of the devices that ran it; empty where the trace does not say all of them
+    ranks: int = 0  # ranks in the largest collective; 0 if no HLO tells
+    # JAX's global ids of the devices that ran it; empty if one is unknown
     rank_ids: tuple[int, ...] = ()
-    ends: tuple[CollectiveEnds, ...] = ()  # when its collectives ended on each device
+    # the times at which its collectives ended on each device
+    ends: tuple[CollectiveEnds, ...] = ()
 
     @property
     def skew_us(self) -> float | None:
-        """How much longer compute takes per step on the slowest rank than typically; None on a
-        single device.
+        """Extra µs of compute per step on the slowest rank, compared with the median rank; None if
+        ranks were not compared.
         """
         known = [
             (cost.skew_us, cost.samples)
@@ -414,7 +421,7 @@ class ProgramCosts:
 
 
 def warnings_of(found: ProgramCosts, alignment: Alignment) -> tuple[str, ...]:
-    """What the user should know, one line each."""
+    """Return warnings on the costs of a program, one line each."""
     window = found.window
     label = found.program.key.name
     given = len(window.devices)
@@ -439,7 +446,7 @@ def warnings_of(found: ProgramCosts, alignment: Alignment) -> tuple[str, ...]:
 def _collective_warnings(
     found: ProgramCosts, collectives: Sequence[Cost], alignment: Alignment
 ) -> Iterator[str]:
-    """What the user should know of the costs of collectives."""
+    """Yield warnings on the costs of collectives."""
     window = found.window
     label = found.program.key.name
     given = len(window.devices)
@@ -469,10 +476,10 @@ def _collective_warnings(
 
 
 def folded(lines: Iterable[tuple[str, str]]) -> tuple[str, ...]:
-    """Each remark once, with the modules that it is about.
+    """Join equal warnings of several modules to one line that names the modules.
 
     Args:
-        lines: module and line, which begins with ``MODULE: ``.
+        lines: pairs of module and line; the line begins with ``MODULE: ``.
     """
     modules: dict[str, dict[str, None]] = {}
     for module, line in lines:
@@ -487,27 +494,29 @@ MEDIAN = parse_statistic("median")
 
 @dataclass(frozen=True)
 class AggregateOptions:
-    """How samples become costs."""
+    """The statistics that reduce samples to costs."""
 
-    # over the executions, devices and loop iterations of a compute instruction
+    # for compute, over executions, devices and loop iterations
     stat: Statistic = MEDIAN
-    # over executions, of the time after the last rank arrived
+    # for collectives, over executions, of the time after the last rank arrived
     collective_stat: Statistic = MEDIAN
     keep_all: bool = False  # use warm-up and truncated executions too
 
 
 @dataclass(frozen=True, eq=False)
 class Measured:
-    """What a trace says of the costs of its programs."""
+    """The costs that a trace gives."""
 
-    trace: Trace  # with one module index for each program
-    programs: tuple[TracedProgram, ...]  # all of them, the one with most compute first
-    costs: tuple[ProgramCosts, ...]  # of the chosen programs, in the same order
+    trace: Trace  # the trace, with one module index for each program
+    # all programs, the one with the most compute first
+    programs: tuple[TracedProgram, ...]
+    # the costs of the selected programs, in the same order
+    costs: tuple[ProgramCosts, ...]
     options: AggregateOptions  # the statistics
 
     @property
     def warnings(self) -> tuple[str, ...]:
-        """Remarks on the costs, one line each."""
+        """Warnings on the costs, one line each."""
         lines: list[tuple[str, str]] = []
         for found in self.costs:
             name = found.program.key.name
@@ -528,7 +537,7 @@ def measure(
     module: str = "auto",
     options: AggregateOptions | None = None,
 ) -> Measured:
-    """The costs of the instructions of a trace.
+    """Measure the costs of a trace's instructions.
 
     Args:
         dumps: HLO dumps of the profiled run. Without them, modules embedded in the trace are used.
@@ -586,7 +595,7 @@ def measure(
 def _not_dumped(
     trace: Trace, programs: Sequence[TracedProgram], dumps: Dumps
 ) -> list[TracedProgram]:
-    """The programs that no module of the given dumps fits; none where no dump was given."""
+    """Return the programs without a matching module in the given dumps; empty if no dump was given."""
     if not dumps.paths:
         return []
     absent = []
@@ -598,7 +607,7 @@ def _not_dumped(
 
 
 def _no_dump_of(programs: Sequence[TracedProgram], dumps: Dumps) -> str:
-    """That the dump lacks these programs, and what it has."""
+    """Return a message: the dump lacks these programs, and which modules it has."""
     names = dict.fromkeys(program.key.name for program in programs)
     held = ", ".join(dict.fromkeys(module.name for module in dumps.modules[:5]))
     return f"no module of the dump is {some(names, MODULES_SHOWN)} (it has {held})"
@@ -613,7 +622,7 @@ def aggregate(
     programs: Sequence[TracedProgram],
     options: AggregateOptions | None = None,
 ) -> tuple[ProgramCosts, ...]:
-    """The costs of each program."""
+    """Return the costs of each program, in the given order."""
     indices = [program.index for program in programs]
     namings = [
         name_instructions(trace, item.instructions, item.hlo, item.lhs_module)
@@ -650,7 +659,7 @@ def _program_costs(
     window: MeasuredWindow,
     options: AggregateOptions,
 ) -> ProgramCosts:
-    """The costs of one program, from its rows in a trace: kernel by kernel, downward."""
+    """Return the costs of one program, from its rows in a trace."""
     samples = collect_samples(trace, program.index, naming, kept)
     of_collective = naming.communicates[samples.name]
     groups = group_of_device(naming, trace.devices)
@@ -682,7 +691,7 @@ def _program_costs(
 
 
 def _lost_records(trace: Trace, found: ProgramCosts) -> Iterator[str]:
-    """Executions in which the recorder lost activities, and on which devices, in a line."""
+    """Yield a warning on executions for which the recorder lost activities, with the devices."""
     lost = found.window.lost
     if not lost:
         return
@@ -702,9 +711,9 @@ def _lost_records(trace: Trace, found: ProgramCosts) -> Iterator[str]:
 def _contention(
     trace: Trace, program: TracedProgram, naming: Naming, kept: Flags
 ) -> Contention | None:
-    """The contention that the trace shows; None without HLO.
+    """Return the contention that the trace shows; None without HLO.
 
-    A simulated GPU has no factors, since they would be the model's own.
+    A trace of the simulated GPU gives no factors, because they would be the model's own.
     """
     if program.hlo is None:
         return None
@@ -715,14 +724,14 @@ def _contention(
 
 
 def measured_profile(measured: Measured, *, fingerprint_names: bool = False) -> Profile:
-    """The costs of all programs as one profile.
+    """Join the costs of all programs to one profile.
 
     Args:
         fingerprint_names: name costs ``fingerprint::name``, which several programs in one profile
             need.
 
     Raises:
-        UserError: a fingerprint that a name needs is not known.
+        UserError: `fingerprint_names` is set, and a program's fingerprint is unknown.
     """
     costs: list[Cost] = []
     for found in measured.costs:
@@ -739,7 +748,7 @@ def measured_profile(measured: Measured, *, fingerprint_names: bool = False) -> 
 
 
 def fingerprints(found: ProgramCosts) -> Sequence[str]:
-    """The fingerprints of a program, at least one.
+    """Return the fingerprints of a program, at least one.
 
     Raises:
         UserError: none is known.
@@ -753,7 +762,9 @@ def fingerprints(found: ProgramCosts) -> Sequence[str]:
 
 
 def _provenance(measured: Measured) -> dict[str, object]:
-    """For the sidecar: tool, inputs, statistics, flags, and a record of each module."""
+    """Return the provenance for the sidecar: tool, inputs, statistics, flags, and a record of each
+    module.
+    """
     inputs = [
         {
             "name": Path(source.path).name,
@@ -773,7 +784,7 @@ def _provenance(measured: Measured) -> dict[str, object]:
 
 
 def _module_record(found: ProgramCosts) -> dict[str, object]:
-    """For the sidecar: a module, the executions that were measured, and what they gave."""
+    """Return the sidecar's record of a module: its executions, and what they gave."""
     program = found.program
     record: dict[str, object] = {
         "name": program.key.name,

@@ -1,10 +1,10 @@
-"""Samples: how long each instruction ran, per device, execution and occurrence; and their reduction
+"""Samples: how long each instruction ran, per device, execution and occurrence. Reduce the samples
 to one cost.
 
-GPU activities become launches (the union of the busy intervals of one launch on one device, so that
-idle gaps between its kernels are not cost), launches become occurrences (several launches of one
-instruction run, or one iteration of a loop), and statistics are over occurrences:
-``median``, ``mean``, ``min``, ``max`` or ``pNN``, also of merged profiles.
+1. GPU activities become launches. A launch takes the union of its busy intervals on one device, so
+   idle gaps between its kernels do not count.
+2. Launches become occurrences: the launches of one run of an instruction, or of one loop iteration.
+3. A statistic over occurrences is the cost: ``median``, ``mean``, ``min``, ``max`` or ``pNN``.
 """
 
 from __future__ import annotations
@@ -41,29 +41,34 @@ from pgle.trace.table import Device, Trace
 
 @dataclass(frozen=True, eq=False)
 class Samples:
-    """Occurrences of the instructions of one module, n rows ordered by (device, execution, name,
+    """Occurrences of the instructions of one module: n rows ordered by (device, execution, name,
     occurrence).
     """
 
-    # int[n] each, in as many bytes as they need
+    # int[n] each, in as few bytes as they need
     name: Codes  # index into `Naming.filed`
     device: Codes  # index into the trace's devices
     execution: Codes
     occurrence: Codes  # running number within the execution on that device
-    # collectives that ended before it begins, in its execution on that device; of a collective, up
-    # to its own end
+    # number of collectives that ended before it begins, in the same execution on the same device;
+    # for a collective, up to and including its own end
     ended: Codes
-    # 1 of a collective at whose end nothing computes on that device, so that it was waited for;
-    # else 0
+    # 1 for a collective if nothing computes on its device just before its end, so compute waited
+    # for it; else 0
     waited: Codes
-    time_ns: Codes  # busy GPU time
+    time_ns: Codes  # busy GPU time, in ns
 
     def __len__(self) -> int:
         return len(self.name)
 
 
 def collect_samples(trace: Trace, module: int, naming: Naming, kept: Flags) -> Samples:
-    """The occurrences of one program in a trace."""
+    """Return the occurrences of one program in a trace.
+
+    Args:
+        module: index into `Trace.modules`.
+        kept: bool[executions], True for the executions to use.
+    """
     most = int(np.count_nonzero(trace.module == module))
     columns: dict[str, GrowingColumn[Any]] = {
         item.name: GrowingColumn(np.int16, most) for item in fields(Samples)
@@ -77,14 +82,14 @@ def collect_samples(trace: Trace, module: int, naming: Naming, kept: Flags) -> S
 
 
 def _chunks(trace: Trace, module: int) -> Iterator[npt.NDArray[np.int32]]:
-    """Row numbers of one module in batches of whole executions on one device."""
+    """Yield row numbers of one module in batches of whole executions on one device."""
     of_module = np.flatnonzero(trace.module == module).astype(np.int32)
     if len(of_module) <= BLOCK_ROWS:
         if len(of_module):
             yield of_module
         return
     begins = _changes(trace, of_module)
-    # mostly one execution follows the other, device by device; then each is one run of rows
+    # Usually executions follow each other, device by device. Then each is one run of rows.
     device, execution = (
         trace.device[of_module[begins]],
         trace.execution[of_module[begins]],
@@ -105,9 +110,9 @@ def _chunks(trace: Trace, module: int) -> Iterator[npt.NDArray[np.int32]]:
 
 
 def _changes(trace: Trace, rows: npt.NDArray[np.int32]) -> Ints:
-    """Positions in `rows` at which another execution or device begins, the first (0) included.
+    """Return the positions in `rows` at which another execution or device begins, including 0.
 
-    They are found piece by piece, to save memory.
+    The rows are searched in blocks, to save memory.
     """
     found = [np.zeros(1, np.int64)]
     for first in range(0, len(rows) - 1, BLOCK_ROWS):
@@ -120,7 +125,9 @@ def _changes(trace: Trace, rows: npt.NDArray[np.int32]) -> Ints:
 def _used(
     trace: Trace, rows: npt.NDArray[np.int32], naming: Naming, kept: Flags
 ) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.int32]]:
-    """The rows that are a cost, of kept executions, and the name that each is filed under."""
+    """Return the rows of kept executions that count as a cost, and the name that each is filed
+    under.
+    """
     target = naming.target[trace.instruction[rows]]
     execution = trace.execution[rows]
     use = (target >= 0) & (execution >= 0)
@@ -134,8 +141,10 @@ def _launches(
     target: npt.NDArray[np.int32],
     naming: Naming,
 ) -> Samples:
-    """Activities → launches with the union of their busy intervals; `occurrence` holds the launch
-    order.
+    """Join activities to launches. The time of a launch is the union of its busy intervals.
+
+    Returns:
+        Rows ordered by (device, execution, start). `occurrence` is the position in this order.
     """
     device, execution = trace.device[rows], trace.execution[rows]
     place = _places(device, execution)
@@ -144,9 +153,7 @@ def _launches(
     instance[alone] = np.iinfo(np.int32).max + 1 + np.flatnonzero(alone)
     start = trace.start_ns[rows]
     end = start + trace.duration_ns[rows]
-    order = np.lexsort(
-        (instance, place)
-    )  # each launch by start, as the trace is ordered
+    order = np.lexsort((instance, place))  # rows of one launch stay ordered by start
     first = heads(place[order], instance[order])
     launch = order[first]
     busy = _union_ns(start[order], end[order], first)
@@ -168,20 +175,25 @@ def _launches(
 
 
 WAITED_NS = 1_000
-"""If nothing computes for so long up to the end of a collective, compute waited for it: kernels of
-one stream follow each other within a microsecond or two.
+"""If nothing computes for this long before the end of a collective, compute waited for it.
+
+Kernels of one stream follow each other within a microsecond or two.
 """
 
 
 def _ends(
     place: Ints, start: Ints, end: Ints, communicates: Flags
 ) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.int8]]:
-    """Of launches ordered by (place, start): the collectives that ended before each begins, and
-    which were waited for.
+    """Count the collectives that ended before each launch begins, and find those that compute
+    waited for.
+
+    Args:
+        place: int64[n], execution and device of each launch; launches are ordered by (place,
+            start).
 
     Returns:
-        int32[n], of a collective up to its own end; int8[n], 1 where nothing computes up to its
-        end.
+        int32[n], for a collective up to its own end; then int8[n], 1 for a collective if nothing
+        computes just before its end.
     """
     ended = np.zeros(len(place), np.int32)
     waited = np.zeros(len(place), np.int8)
@@ -204,13 +216,17 @@ def _ends(
 
 
 def _places(device: Codes, execution: Codes) -> Ints:
-    """A number for each execution (from 0 on) on each device, in the order of both."""
+    """Number each execution on each device from 0, ordered by (device, execution)."""
     return device.astype(np.int64) * (int(execution.max(initial=0)) + 1) + execution
 
 
 def _union_ns(start: Ints, end: Ints, first: Ints) -> Ints:
-    """Length of the union of the intervals of each group; groups are contiguous, intervals ordered
-    by start.
+    """Return int64[groups]: the length in ns of the union of each group's intervals.
+
+    Groups are contiguous, and intervals of a group are ordered by start.
+
+    Args:
+        first: the position of the first interval of each group.
     """
     if len(start) == 0:
         return NO_ROWS
@@ -218,8 +234,8 @@ def _union_ns(start: Ints, end: Ints, first: Ints) -> Ints:
     busy = end - start
     if (sizes == 1).all():
         return busy[first]
-    # Shift each group behind the one before, so that one running maximum serves all groups. Groups
-    # of one need none.
+    # Shift each group behind the previous one, so that one running maximum serves all groups.
+    # Groups of one interval need no shift.
     many = np.repeat(sizes > 1, sizes)
     group = np.repeat(np.arange(len(first)), sizes)[many]
     group = np.cumsum(changes(group)) - 1
@@ -231,7 +247,7 @@ def _union_ns(start: Ints, end: Ints, first: Ints) -> Ints:
         running = np.maximum.accumulate(relative_end + shift) - shift
         before = np.zeros_like(running)
         before[1:] = np.where(np.diff(group) == 0, running[:-1], 0)
-    else:  # intervals of days: exact, one by one
+    else:  # intervals of days, whose shifts would overflow, are joined one by one
         before = np.zeros_like(relative_end)
         for i in range(1, len(before)):
             if group[i] == group[i - 1]:
@@ -241,9 +257,7 @@ def _union_ns(start: Ints, end: Ints, first: Ints) -> Ints:
 
 
 def _occurrences(launches: Samples, naming: Naming) -> Samples:
-    """Launches, in launch order → occurrences: sums over the launches of one run of an
-    instruction.
-    """
+    """Sum the launches of each run of an instruction. The launches are in launch order."""
     if len(launches) == 0:
         return launches
     place = _places(launches.device, launches.execution)
@@ -263,8 +277,8 @@ def _occurrences(launches: Samples, naming: Naming) -> Samples:
         )
         occurrence[:] = rank // np.repeat(np.maximum(per_run, 1), sizes)
     if not counted.all():
-        # Without HLO: launches of one name with nothing in between are one run (a copy fusion of
-        # eight outputs).
+        # Without HLO, launches of one name with nothing in between count as one run, such as a copy
+        # fusion of eight outputs.
         broken = np.ones(len(order), dtype=bool)
         broken[1:] = np.diff(launches.occurrence[order]) != 1
         broken[first] = True
@@ -294,16 +308,14 @@ _PERCENTILE = re.compile(r"p(\d{1,2}(?:\.\d+)?|100)")
 
 @dataclass(frozen=True, slots=True)
 class Statistic:
-    """A statistic of a group of samples."""
+    """A statistic that reduces a group of samples to one value."""
 
-    name: str  # as the user gave it
+    name: str  # the name that the user gave
     percentile: float | None  # 0 to 100 with linear interpolation; None for the mean
 
     def over_groups(self, values: Floats, groups: Codes, count: int) -> Floats:
-        """The statistic of the values of each group 0 … count-1; NaN for a group without values.
-
-        Returns:
-            float64[count].
+        """Return float64[count]: the statistic of each group 0 … count-1; NaN for a group without
+        values.
         """
         sizes = np.bincount(groups, minlength=count)
         if self.percentile is None:
@@ -315,17 +327,22 @@ class Statistic:
 
 
 def by_group(values: Floats, groups: Codes, count: int) -> Ints:
-    """The order of (group, value), of groups 0 … count-1."""
-    by_value = np.argsort(values)  # several times faster than as a key of `lexsort`
+    """Return the order of values by (group, value), for groups 0 … count-1."""
+    by_value = np.argsort(values)  # several times faster than a key of `lexsort`
     groups = groups[by_value]
-    # two bytes are sorted by counting
+    # numpy sorts two-byte integers by counting
     narrow = groups.astype(np.int16) if count < 2**15 else groups
     return by_value[np.argsort(narrow, kind="stable")]
 
 
 def percentile_of_sorted(ordered: Floats, sizes: Ints, percentile: float) -> Floats:
-    """The percentile of each group, linear between neighbours as `numpy.percentile`; NaN where a
-    group is empty.
+    """Return the percentile of each group, interpolated as by `numpy.percentile`; NaN for an empty
+    group.
+
+    Args:
+        ordered: the values, ordered by (group, value).
+        sizes: the number of values in each group.
+        percentile: 0 to 100.
     """
     result = np.full(len(sizes), np.nan)
     filled = sizes > 0
@@ -340,7 +357,7 @@ def percentile_of_sorted(ordered: Floats, sizes: Ints, percentile: float) -> Flo
 
 
 def parse_statistic(text: str) -> Statistic:
-    """The statistic called `text`.
+    """Return the statistic with this name.
 
     Raises:
         UserError: the name is not one of ``median``, ``mean``, ``min``, ``max``, ``p0`` … ``p100``.
@@ -357,7 +374,7 @@ def parse_statistic(text: str) -> Statistic:
     return Statistic(text, float(match[1]))
 
 
-BLOCK_SAMPLES = 1 << 20  # samples whose statistics are worked out at once
+BLOCK_SAMPLES = 1 << 20  # about how many samples are reduced at once
 
 
 def compute_costs(
@@ -367,8 +384,13 @@ def compute_costs(
     filed: Sequence[Cost],
     stat: Statistic,
 ) -> list[Cost]:
-    """The costs of compute instructions, some names at a time, so that memory does not grow with
-    the trace.
+    """Return the costs of compute instructions. Names are reduced in batches, which limits the
+    memory.
+
+    Args:
+        use: bool[n], True for samples of compute.
+        skew_us: float64[len(filed)], from `rank_skew_us`.
+        filed: the names, as in `Naming.filed`.
     """
     sizes = np.zeros(len(filed), np.int64)
     for rows in sample_chunks(samples, use):
@@ -403,12 +425,12 @@ def compute_costs(
 def _after_last_arrival(
     samples: Samples, use: Flags, naming: Naming, devices: Sequence[Device]
 ) -> tuple[Ints, Ints, Floats]:
-    """Name, group and microseconds: the minimum over the devices of each replica group, per
-    execution and occurrence.
+    """Return name, group and time in µs of each collective: the minimum over the devices of its
+    group.
 
-    A collective's time on one device includes the wait for the last rank, which itself waits for
-    nobody. What fewer devices recorded than other occurrences of the same collective is left out:
-    the last rank to arrive may be the one whose window ended early.
+    There is one row per execution and occurrence. A collective's time on one device includes the
+    wait for the last rank, and the last rank waits for nobody. A row that fewer devices recorded
+    than other rows of the same collective is left out. The missing device may be the last rank.
     """
     name = samples.name[use].astype(np.int64)
     device = samples.device[use]
@@ -440,8 +462,9 @@ def collective_costs(
     devices: Sequence[Device],
     stat: Statistic,
 ) -> list[Cost]:
-    """The statistic over executions of each group, without the wait for its last rank; of the
-    groups the slowest.
+    """Return the costs of collectives, without the wait for the last rank.
+
+    The cost is the statistic over executions of each replica group; the slowest group counts.
     """
     filed = naming.filed
     name, group, time_us = _after_last_arrival(samples, use, naming, devices)
@@ -464,7 +487,7 @@ def collective_costs(
 def _summaries(
     values: Floats, groups: Ints, count: int, stat: Statistic
 ) -> tuple[Floats, Floats, Floats, Floats, Ints]:
-    """The statistic, minimum, maximum, (p90 - p10) / median and size of each group."""
+    """Return the statistic, minimum, maximum, (p90 - p10) / median and size of each group."""
     sizes = np.bincount(groups, minlength=count).astype(np.int64)
     ordered = values[by_group(values, groups, count)]
     low, p10, middle, p90, high = (
@@ -487,7 +510,7 @@ def _costs(
     slowest: Floats,
     filed: Sequence[Cost],
 ) -> list[Cost]:
-    # an item each would be slow
+    # lists, because reading arrays item by item is slow
     columns = (column.tolist() for column in (cost, low, high, spread, sizes, slowest))
     found = []
     for item, cost_us, min_us, max_us, by_median, samples, slowest_us in zip(
@@ -510,7 +533,11 @@ def _costs(
 def sample_chunks(
     samples: Samples, use: Flags, complete: Flags | None = None
 ) -> Iterator[Ints]:
-    """The rows to use, of complete executions if these are known, some at a time."""
+    """Yield the rows to use in batches.
+
+    Args:
+        complete: bool[executions], True for executions to use; None uses all.
+    """
     for first in range(0, len(samples), BLOCK_ROWS):
         rows = np.flatnonzero(use[first : first + BLOCK_ROWS]) + first
         if complete is not None:
@@ -522,13 +549,13 @@ def sample_chunks(
 def loop_costs(
     trace: Trace, module: int, loops: Sequence[FiledLoop], kept: Flags, stat: Statistic
 ) -> list[Cost]:
-    """The costs of the loops of the entry computation.
+    """Return the costs of the loops of the entry computation.
 
-    LHS looks a ``while`` up by its own name, so that communication can hide behind all of it. Its
-    time is the span from its first to its last activity in one execution of the module, the least
-    over devices (ranks wait for each other inside loops that communicate), then the statistic over
-    executions. Loops inside loops are left out: their spans cannot be separated, and XLA assumes
-    that a loop without a cost is cheap.
+    LHS looks a ``while`` up by its own name, so communication can hide behind the whole loop. In
+    one execution of the module, the loop's time is the span from its first to its last activity.
+    The smallest span over devices counts, because ranks wait for each other inside loops that
+    communicate. The cost is the statistic over executions. Loops inside loops are left out: their
+    spans cannot be separated, and XLA assumes that a loop without a cost is cheap.
     """
     if not loops:
         return []
@@ -545,7 +572,7 @@ def loop_costs(
 def _spans_us(
     trace: Trace, module: int, instructions: Sequence[int], kept: Flags
 ) -> Floats:
-    """One span per kept execution, the least over devices, in microseconds."""
+    """Return one span in µs per kept execution: the smallest over devices."""
     rows = np.flatnonzero(
         (trace.module == module) & np.isin(trace.instruction, instructions)
     )

@@ -1,4 +1,4 @@
-"""How much longer a step takes because compute differs between ranks: the critical path."""
+"""How much longer a step takes because compute differs between ranks, by its critical path."""
 
 from __future__ import annotations
 
@@ -21,25 +21,28 @@ from pgle.trace.columns import (
 
 
 def rank_skew_us(samples: Samples, compute: Flags, groups: Ints) -> Floats:
-    """How much longer compute takes on the slowest rank than on the median rank, per occurrence of
-    an instruction.
+    """Return how much longer compute takes on the slowest rank than on the median rank, per
+    occurrence of an instruction.
 
-    Between two collectives that it waits for, every rank computes on its own; the second one then
-    waits for the slowest rank of its group. A collective that ends while something computes makes
-    nobody wait. So each execution has a critical path through the stretches between the ends that
-    compute waits for. It ends on the rank that is last, and goes back to the rank for which that
-    one waited. In each stretch, the sum of compute of the rank on the path is compared with the
-    median over the ranks (of an even number, the mean of the middle two). Ranks are compared only
-    within an execution: a step that is longer on all of them is no skew. Executions whose skew is
-    unusual are left out, then the mean counts.
+    Between two collectives that compute waits for, every rank computes on its own. The second
+    collective then waits for the slowest rank of its group. A collective that ends while something
+    computes makes no rank wait. So the ends that compute waits for divide each execution into
+    stretches, and the critical path runs through them. The path ends on the last rank, and goes
+    back to the rank that this one waited for. In each stretch, the summed compute of the rank on
+    the path is compared with the median over ranks.
+
+    Ranks are compared only within an execution: a step that is longer on all ranks has no skew.
+    Executions with unusual skew are left out; the mean over the others counts.
 
     Args:
+        samples: the occurrences of one program.
+        compute: bool[n], True for samples of compute.
         groups: int64[names, devices], the replica group of a device in each collective.
 
     Returns:
-        float64[names] in microseconds; over all occurrences of an execution they add up to its
-        skew. NaN where fewer than two devices recorded the same execution, or where no collective
-        makes them wait.
+        float64[names] in µs; NaN for names without compute. Over all occurrences of an execution
+        the values add up to its skew. All are NaN if fewer than two devices recorded a common
+        execution, or if there is no collective.
     """
     names = len(groups)
     unknown: Floats = np.full(names, np.nan)
@@ -48,7 +51,7 @@ def rank_skew_us(samples: Samples, compute: Flags, groups: Ints) -> Floats:
     devices = np.flatnonzero(ran)
     if len(devices) < 2 or compute.all():
         return unknown
-    # as many as there are: a last execution of collectives alone is one that no rank computed in
+    # Count all executions. The last may hold only collectives, so that no rank computed in it.
     executions = int(samples.execution.max()) + 1
     recorded = np.zeros((executions, len(devices)), np.bool_)
     many = np.full(names, -1, np.int64)
@@ -64,19 +67,22 @@ def rank_skew_us(samples: Samples, compute: Flags, groups: Ints) -> Floats:
     first = np.cumsum(many) - many
 
     def place(rows: Ints) -> Ints:
-        """Of each occurrence, the same in all executions and on all devices."""
+        """Return a number for each occurrence that is the same in all executions and on all
+        devices.
+        """
         return first[samples.name[rows]] + samples.occurrence[rows]
 
     ends = _waited_ends(samples, ~compute, complete)
     before = _ended_before(samples, compute, complete, place, int(many.sum()))
-    # An overlapping kernel begins before an end on one rank and after it on another; the stretch
-    # is the same for all. So both are placed by the mean number of collectives that ended.
+    # An overlapping kernel may begin before an end on one rank and after it on another, but its
+    # stretch must be the same on all. So kernels and ends are placed by the mean number of
+    # collectives that ended.
     stretch = np.searchsorted(ends.place, before + 0.5)
     shape = (len(complete), int(stretch.max()) + 1, len(devices))
     sums = np.zeros(np.prod(shape))
 
     def cell(rows: Ints) -> Ints:
-        """Execution, stretch and device of each occurrence, as an index into `sums`."""
+        """Return the index into `sums` of each occurrence's execution, stretch and device."""
         at = (
             samples.execution[rows],
             stretch[place(rows)],
@@ -85,7 +91,7 @@ def rank_skew_us(samples: Samples, compute: Flags, groups: Ints) -> Floats:
         return np.asarray(np.ravel_multi_index(at, shape))
 
     for rows in sample_chunks(samples, compute, complete):
-        # times are whole nanoseconds: their sum does not depend on the order
+        # times are whole nanoseconds, so their sum does not depend on the order
         sums += np.bincount(
             cell(rows), weights=samples.time_ns[rows], minlength=len(sums)
         )
@@ -110,7 +116,7 @@ def _ended_before(
     place: Callable[[Ints], Ints],
     places: int,
 ) -> Floats:
-    """float64[places]: how many collectives have ended when each occurrence begins, in the mean."""
+    """Return float64[places]: how many collectives have ended when an occurrence begins, as a mean."""
     before = np.zeros(places)
     seen = np.zeros(places, np.int64)
     for rows in sample_chunks(samples, compute, complete):
@@ -125,11 +131,11 @@ class _Ends(NamedTuple):
     """The ends of collectives that compute waits for, in their order."""
 
     place: Floats  # the mean number of collectives that have ended by then
-    name: Ints  # of the collective
+    name: Ints  # the collective, as an index into the names
 
 
 def _waited_ends(samples: Samples, collective: Flags, complete: Flags) -> _Ends:
-    """Where the collectives end for which some rank waits in most executions."""
+    """Return the ends of the collectives that some rank waits for in most executions."""
     rows = np.flatnonzero(collective)
     rows = rows[complete[samples.execution[rows]]]
     name = samples.name[rows].astype(np.int64)
@@ -139,7 +145,8 @@ def _waited_ends(samples: Samples, collective: Flags, complete: Flags) -> _Ends:
     rows, key = rows[order], key[order]
     if len(rows) == 0:
         return _Ends(np.empty(0), NO_ROWS)
-    first = heads(key, samples.execution[rows])  # of each collective in each execution
+    # the first row of each collective in each execution
+    first = heads(key, samples.execution[rows])
     some = np.maximum.reduceat(samples.waited[rows], first)
     number = np.cumsum(changes(key[first])) - 1
     waits = np.bincount(number, weights=some) / np.bincount(number)
@@ -152,14 +159,14 @@ def _waited_ends(samples: Samples, collective: Flags, complete: Flags) -> _Ends:
 
 
 def _critical_less_median(sums: Floats, met: Ints) -> Floats:
-    """The weight of each device's time in the critical path less the median of its stretch.
+    """Return the weight of each device's time in the difference of critical path and median.
 
     Args:
-        sums: float64[executions, stretches, devices], nanoseconds of compute.
+        sums: float64[executions, stretches, devices], ns of compute.
         met: int64[ends, devices], the group of a device in the collective that ends a stretch.
 
     Returns:
-        float64 of the shape of `sums`.
+        float64 in the shape of `sums`.
     """
     weight = np.zeros(sums.shape)
     order = np.argsort(sums, axis=2, kind="stable")
@@ -177,8 +184,9 @@ def _add(weight: Floats, device: Ints, by: float) -> None:
 
 
 def _critical_path(sums: Floats, met: Ints) -> Ints:
-    """int64[executions, stretches], the device for which the last one has waited, itself or in
-    turn.
+    """Return int64[executions, stretches]: the device on the critical path.
+
+    The last device waited for it, directly or through other devices.
     """
     executions, stretches, devices = sums.shape
     reached = np.zeros((executions, devices))

@@ -118,9 +118,8 @@ class LookupTable:
             return {row.name: row for row in _RowMaker(self.lhs_module).all()}
         found: dict[str, LookupRow] = {}
         for row in self._final_rows.all(self._renamed):
-            if (
-                row.name == row.instruction.name or row.name not in found
-            ):  # else a copy made by rematerialization
+            if row.name == row.instruction.name or row.name not in found:
+                # any other row is a copy made by rematerialisation
                 found[row.name] = replace(row, accepted=()) if _is_renamed(row) else row
         return found
 
@@ -443,9 +442,8 @@ def default_us(module: Module, instruction: Instruction) -> float:
     opcode = instruction.opcode
     if opcode in ("send", "recv"):
         return 10 * HIGH_US if opcode == "send" else MEDIUM_US
-    if (
-        is_start(instruction) or collective_kind(module, instruction) is not None
-    ):  # a collective that is synchronous now was a start when LHS ran
+    if is_start(instruction) or collective_kind(module, instruction) is not None:
+        # a collective that is synchronous now was a start when LHS ran
         return HIGH_US
     if opcode == "fusion":
         return {"kLoop": MEDIUM_US, "kOutput": HIGH_US}.get(
@@ -463,9 +461,8 @@ def fallback_of(module: Module) -> str:
     return LIGHT_SPEED if is_modelled(module.architecture) else T_SHIRT_SIZES
 
 
-_LOOP = (
-    CostKind.LOOP
-)  # looked up once: an enum member takes as long to look up as all other work on a name
+# looked up once: an enum member takes as long to look up as all other work on a name
+_LOOP = CostKind.LOOP
 _NEVER_A_COST = {
     "while",
     "conditional",

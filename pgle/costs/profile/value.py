@@ -79,9 +79,8 @@ class Origin(StrEnum):
 
     MEASURED = "measured"
     UNKNOWN = "unknown"  # read from a profile without a sidecar
-    SAME_SHAPE = (
-        "same-shape"  # taken from measured instructions of the same opcode and shapes
-    )
+    # taken from measured instructions of the same opcode and shapes
+    SAME_SHAPE = "same-shape"
     ESTIMATED = "estimated"  # from the roofline and the communication model of a target
     SIMULATED = "simulated"  # measured on the simulated GPU
 
