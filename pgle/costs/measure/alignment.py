@@ -382,7 +382,9 @@ def clocks_ahead_ns(windows: Sequence[CollectiveEnds], found: Alignment) -> Floa
 
 
 def _numbered(ends: Floats, first: int, count: int) -> Floats:
-    """Return float64[count, columns]: the ends of a window by execution number; NaN without an end."""
+    """Return float64[count, columns]: the ends of a window by execution number; NaN without an
+    end.
+    """
     table = np.full((count, ends.shape[1]), np.nan)
     table[first : first + len(ends)] = ends
     return table

@@ -595,7 +595,9 @@ def measure(
 def _not_dumped(
     trace: Trace, programs: Sequence[TracedProgram], dumps: Dumps
 ) -> list[TracedProgram]:
-    """Return the programs without a matching module in the given dumps; empty if no dump was given."""
+    """Return the programs without a matching module in the given dumps; empty if no dump was
+    given.
+    """
     if not dumps.paths:
         return []
     absent = []

@@ -116,7 +116,9 @@ def _ended_before(
     place: Callable[[Ints], Ints],
     places: int,
 ) -> Floats:
-    """Return float64[places]: how many collectives have ended when an occurrence begins, as a mean."""
+    """Return float64[places]: how many collectives have ended when an occurrence begins, as a
+    mean.
+    """
     before = np.zeros(places)
     seen = np.zeros(places, np.int64)
     for rows in sample_chunks(samples, compute, complete):

@@ -519,7 +519,9 @@ class _Matcher:
             yield from ((by, was, row) for was, row in paired)
 
     def by_shape(self) -> Iterator[tuple[Sequence[LookupRow], LookupRow]]:
-        """Yield all old rows of one outline or essence, with each unpaired new row that shares it."""
+        """Yield all old rows of one outline or essence, with each unpaired new row that shares
+        it.
+        """
         for key in (Graph.outline, Graph.essence):
             yield from self._paired(
                 key,

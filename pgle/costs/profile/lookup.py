@@ -70,11 +70,15 @@ class LookupRow:
     instruction: Instruction  # the instruction in the module that it was read from
 
     def find(self, costs: Mapping[str, Cost]) -> Cost | None:
-        """Return the cost that XLA finds in the result of `effective_costs`; None if it finds none."""
+        """Return the cost that XLA finds in the result of `effective_costs`; None if it finds
+        none.
+        """
         return next((costs[name] for name in self.accepted if name in costs), None)
 
     def cost(self, cost_us: float, origin: Origin) -> Cost:
-        """Return a cost for this instruction, in the form that a profile stores. It has no samples."""
+        """Return a cost for this instruction, in the form that a profile stores. It has no
+        samples.
+        """
         return Cost(
             self.filed_as,
             cost_us,
@@ -417,7 +421,9 @@ class _FiledName:
 
     @property
     def occurrences(self) -> int:
-        """Executions of all rematerialised copies per execution of the module; 0 if one is unknown."""
+        """Executions of all rematerialised copies per execution of the module; 0 if one is
+        unknown.
+        """
         counts = self.executions.values()
         return sum(counts) if all(counts) else 0
 
@@ -483,7 +489,9 @@ FiledLoop = tuple[Cost, list[int]]
 
 @dataclass(frozen=True, eq=False)
 class Naming:
-    """Maps the instruction names of a trace to the names under which one program's costs are filed."""
+    """Maps the instruction names of a trace to the names under which one program's costs are
+    filed.
+    """
 
     # int32[len(trace.instructions)], index into `filed`; -1 if the name is not a cost of this
     # program
