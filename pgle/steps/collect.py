@@ -1,13 +1,14 @@
-"""Step times from what programs write: console logs, JSON lines and CSV.
+"""Read step times from files that programs write: console logs, JSON lines and CSV.
 
-Known lines, as the programs print them:
-    MaxText  ``completed step: 7, seconds: 3.604, TFLOP/s/device: 286.671, loss: 2.014`` plain
-    ``step 7 … 0.2013 s``, ``step=7 time=201.3 ms``, ``iteration 7 | 201.3 ms``, ``step 7
-    step_time_s=0.2``
-A log without such lines may hold a record per line, as JSON or as a Python dict. Or it may hold the
-bars of tqdm (``7/100 [00:02<00:30, 3.05it/s]``), whose rates are smoothed.
-What prints means over many steps (Pax ``steps/sec: 0.485``, Keras ``123ms/step``) prints no step
-times. Other lines between them tell when a profiler ran.
+Known lines, as programs print them:
+- MaxText: ``completed step: 7, seconds: 3.604, TFLOP/s/device: 286.671, loss: 2.014``
+- plain: ``step 7 … 0.2013 s``, ``step=7 time=201.3 ms``, ``iteration 7 | 201.3 ms``,
+  ``step 7 step_time_s=0.2``
+
+A log without such lines may have a record per line, as JSON or as a Python dict. Or it may have
+bars of tqdm (``7/100 [00:02<00:30, 3.05it/s]``), whose rates are smoothed. Means over many steps
+(Pax ``steps/sec: 0.485``, Keras ``123ms/step``) are not step times. Other lines show when a
+profiler ran.
 """
 
 from __future__ import annotations
@@ -61,23 +62,32 @@ MARKS = {
 
 _Row: TypeAlias = Json
 _Rows: TypeAlias = Iterable[tuple[int, str, _Row | str]]
-"""Number and text of a line, and the record in it, or why there is none."""
+"""Number of a line, its text, and its record, or the reason why it has none."""
 _Match: TypeAlias = Callable[[str], "_Row | str | None"]
-"""What of a line is a step; None: nothing."""
+"""Returns a line's record of a step, or the reason why it is malformed; None if it has no step."""
 
 
 def read_json_lines(lines: Iterable[str], source: str) -> Series:
-    """Steps of JSON lines such as ``{"step": 7, "step_time_s": 0.2013}``, or of Python's dicts.
+    """Read JSON lines such as ``{"step": 7, "step_time_s": 0.2013}``, or lines with Python dicts.
 
-    Optional keys: ``loss``, ``profiled``, ``compiled``, ``checkpoint`` (true where it happened in
-    this step), ``simulated``.
+    Optional keys: ``loss``; ``profiled``, ``compiled``, ``checkpoint`` (true if it happened in this
+    step); ``simulated``.
+
+    Args:
+        source: name of the file, for messages.
+
+    Raises:
+        UserError: there are several runs, or too many lines.
     """
     return _series(source, "jsonl", _json_rows(lines))
 
 
 def read_csv(lines: Iterable[str], source: str) -> Series:
-    """Steps of a table with a header; columns are named as the keys of JSON lines, other columns
-    are ignored.
+    """Read a table with a header. Columns have the names of the keys of JSON lines, or those of an
+    experiment tracker's export. Other columns are ignored.
+
+    Raises:
+        UserError: it has no step times, or those of several runs.
     """
     rest = iter(lines)
     head = next(rest, "")
@@ -102,11 +112,11 @@ def read_csv(lines: Iterable[str], source: str) -> Series:
         ) from None
 
 
-_TAG = re.compile(r"-tag-(.+)\.csv")  # TensorBoard's name of a table has the tag
+_TAG = re.compile(r"-tag-(.+)\.csv")  # TensorBoard names a table by its tag
 
 
 def _read_export(reader: csv.DictReader[str], source: str) -> Series:
-    """The steps of a table that a tracker exported."""
+    """Read a table that a tracker exported."""
     names = list(reader.fieldnames or ())
     named = _TAG.search(source)
     points = list(table_points(names, reader, named[1] if named else "Value"))
@@ -120,7 +130,11 @@ def _read_export(reader: csv.DictReader[str], source: str) -> Series:
 def read_points(
     points: Iterable[Point], source: str, format: str, *, may_count_calls: bool = False
 ) -> Series:
-    """Steps of the metrics of a tracker; `may_count_calls` as of `step_rows`."""
+    """Make a series from the metrics of a tracker.
+
+    Args:
+        may_count_calls: as in `step_rows`.
+    """
     rows, note = step_rows(points, source, may_count_calls=may_count_calls)
     numbered = ((at, str(row), row) for at, row in enumerate(rows, 1))
     series = _series(source, format, numbered)
@@ -135,12 +149,12 @@ def _json_rows(lines: Iterable[str]) -> _Rows:
 
 
 LONGEST_DICT = 16_384
-"""Characters of a Python dict; a longer line is no record of a step, and slow to parse."""
+"""Most characters of a Python dict. A longer line is not a record of a step, and slow to parse."""
 _NOT_FINITE = re.compile(r"(?<=[:,\[(] )[-+]?(?:nan|inf)(?=[,}\])])")
 
 
 def _record(line: str) -> _Row | str:
-    """The record that a line holds, as JSON or as a Python dict of plain values; else a reason."""
+    """The record in a line, as JSON or as a Python dict of plain values; else why there is none."""
     try:
         row = json.loads(line)
     except (ValueError, RecursionError):
@@ -151,13 +165,13 @@ def _record(line: str) -> _Row | str:
 
 
 def _plain_dict(text: str) -> _Row | None:
-    """A dict as Python prints it, evaluated as literals only; None where the text is none."""
+    """Read a dict as Python prints it, evaluating only literals; None if the text is not one."""
     if not text.startswith("{") or len(text) > LONGEST_DICT:
         return None
-    quoted = _NOT_FINITE.sub(r"'\g<0>'", text)  # nan and inf are no literals
+    quoted = _NOT_FINITE.sub(r"'\g<0>'", text)  # nan and inf are not literals
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # a backslash in a text
+            warnings.simplefilter("ignore")  # a text may have a backslash
             row = ast.literal_eval(quoted)
     except (ValueError, SyntaxError, TypeError, RecursionError, MemoryError):
         return None
@@ -189,8 +203,10 @@ def _series(source: str, format: str, rows: _Rows) -> Series:
 
 
 def _step(row: _Row, count: int) -> Step | str:
-    """The step of a record; `count` numbers it if the record does not; a reason if it is
-    malformed.
+    """The step of a record, or the reason why it is malformed.
+
+    Args:
+        count: the step's number if the record has none.
     """
     key = next((name for name in TIME_KEYS if name in row), None)
     if key is None:
@@ -225,9 +241,7 @@ def _step(row: _Row, count: int) -> Step | str:
 
 
 def _loss(row: _Row) -> float:
-    """The loss; infinite where one was recorded that is no finite number, NaN where none was
-    recorded.
-    """
+    """The loss of a record; NaN if it has none, infinite if its loss is not a finite number."""
     for name in LOSS_KEYS:
         if name in row and row[name] not in (None, ""):
             finite = number_of(row[name])
@@ -248,9 +262,10 @@ _GROUPED = (
     r"[1-9]\d{0,2}(?:,\d{3})+(?![\d,])(?:\.\d*)?"  # a number such as ``12,345.6``
 )
 _TIME = rf"{_GROUPED}|(?!\d+,\d)(?:{NUMBER})"
-"""A number, or one with separators; none of which a decimal comma would cut a part off."""
+"""A number, perhaps with separators of thousands. The part before a decimal comma does not match.
+"""
 _COLOUR = re.compile(r"\x1b\[[0-9;?]*[ -/]*[@-~]")
-"""Escape sequences of terminals, as Keras and coloured loggers print them into files too."""
+"""Escape sequences of terminals. Keras and coloured loggers print them into files, too."""
 
 _MAXTEXT = re.compile(rf"completed step: (?P<step>\d+), seconds: (?P<s>{NUMBER})\b")
 _MAXTEXT_LIKE = "completed step:"
@@ -267,7 +282,7 @@ _NAMED = (
     rf"\s*(?:[:=]\s*|\s)(?P<t>{_TIME})\s*{_UNIT}?\b(?![.,:]?\d)"
     r"(?!\s*(?:m|mins?|minutes?|h|hrs?|hours?|days?)\b)"
 )
-"""The time after its name: no time of day, nothing in minutes or longer units."""
+"""A time after its name. Times of day, and times in minutes or longer units, do not match."""
 _TIME_WORDINGS = (
     rf"{_BEFORE}(?P<t>{_TIME})\s*{_UNIT}/(?:step|iteration|iter|it)\b",
     rf"\b(?:step_?time|iter_?time){_NAMED}",
@@ -275,7 +290,7 @@ _TIME_WORDINGS = (
     rf"\b(?:elapsed time|time|elapsed|took|seconds|duration|dt){_NAMED}",
     rf"{_BEFORE}(?P<t>{_TIME})\s*{_UNIT}\b(?!/)(?! left| remaining)",
 )
-"""A step time after the number of the step; the surest wording first."""
+"""Wordings of a step time after the number of the step, the surest one first."""
 _PLAIN_TIMES = tuple(re.compile(form, re.IGNORECASE) for form in _TIME_WORDINGS)
 _LOSS = re.compile(rf"\bloss[\"']?\s*[:=]?\s*(?P<loss>{NUMBER})", re.IGNORECASE)
 
@@ -290,13 +305,17 @@ _PROFILE_ENDS = re.compile(
 def read_console(
     lines: Iterable[str], source: str, *, pattern: str | None = None
 ) -> Series:
-    """The steps of a console log.
+    """Read a console log.
 
     Args:
-        lines: of the log; gone through twice. Carriage returns end lines too (progress bars).
-        source: its name.
-        pattern: regular expression of the user's own step line, with a group ``s``, ``ms`` or
-            ``us`` and, where it has one, ``step``, ``loss``.
+        lines: of the log; it must be possible to iterate over them several times. Carriage returns
+            end lines, too (progress bars).
+        source: name of the log.
+        pattern: regular expression of the user's own step line. It has a group ``s``, ``ms`` or
+            ``us``, and perhaps ``step`` and ``loss``.
+
+    Raises:
+        UserError: no line has a step time, all times grow, or the pattern has no such group.
     """
     if pattern is not None:
         name = "pattern"
@@ -309,7 +328,7 @@ def read_console(
         series = _read_records(lines, source) or _read_bars(lines, source) or series
     if not len(series):
         raise UserError("no line of it holds a step time", where=source, remedy=_REMEDY)
-    # no program slows down with each of ten steps, to three times the first
+    # no program is slower in each of ten steps, up to three times the first; these are clock times
     seconds = series.step_time_s
     if (
         len(seconds) >= 10
@@ -323,7 +342,7 @@ def read_console(
 
 
 def _console_rows(lines: Iterable[str], match: _Match) -> _Rows:
-    is_on = was_on = False  # a profiler; it was until this step
+    is_on = was_on = False  # whether a profiler is on, or was on until this step
     for number, line in enumerate(map(_uncoloured, lines), 1):
         found = match(line)
         if found is not None:
@@ -336,7 +355,7 @@ def _console_rows(lines: Iterable[str], match: _Match) -> _Rows:
             )
         elif (
             "apture range" in line or "rofiler session" in line
-        ):  # words are found many times quicker
+        ):  # a search for words is many times faster than one by an expression
             if _PROFILE_BEGINS.search(line):
                 is_on = True
             elif _PROFILE_ENDS.search(line):
@@ -352,16 +371,14 @@ _REMEDY = (
 _OTHER_STEP = re.compile(
     r"\bstep_i: (?P<step>\d+)\b|\b(?P<of_epoch>\d+)/\d+\b.*?(?:ms|us|µs|s)/(?:step|batch|epoch)\b"
 )
-"""Pax's and Keras' lines, which name a step and no time of it."""
+"""Lines of Pax and Keras, which name a step but not its time."""
 _XLA_LINE = re.compile(
     r"[IWEF]\d{4} \d{2}:\d{2}:|\d{4}-\d{2}-\d{2} \d{2}:\d{2}:\d{2}\.\d+: [IWEF] "
 )
 
 
 def step_number(line: str) -> int | None:
-    """The number of the step that a line of output names, in any of the known ways; None where it
-    names none.
-    """
+    """The step number in a line of output, in any of the known wordings; None if it has none."""
     if _XLA_LINE.match(line):
         return None
     line = _uncoloured(line)
@@ -382,7 +399,7 @@ def _maxtext(line: str) -> _Row | str | None:
 
 
 def _plain(line: str) -> _Row | str | None:
-    lower = line.lower()  # words are found many times quicker than by an expression
+    lower = line.lower()  # a search for words is many times faster than an expression
     step = _PLAIN_STEP.search(line) if "step" in lower or "iter" in lower else None
     if step is None or _bar(line) is not None:
         return None
@@ -405,7 +422,7 @@ def _plain(line: str) -> _Row | str | None:
 
 
 def _read_records(lines: Iterable[str], source: str) -> Series | None:
-    """The steps of the records among other lines of a log; None without."""
+    """Read the records among other lines of a log; None if there are no records."""
     records = (
         (number, line, _record(line))
         for number, line in enumerate(lines, 1)
@@ -422,8 +439,8 @@ _BAR = re.compile(
 )
 """A bar of tqdm with the rate of its steps.
 
-Its ``format_meter`` (github.com/tqdm/tqdm, tqdm/std.py) prints the rate or its inverse, whichever
-is above 1, with two decimals.
+tqdm's ``format_meter`` (github.com/tqdm/tqdm, tqdm/std.py) prints the rate or its inverse,
+whichever is above 1, with two decimals.
 """
 
 
@@ -435,9 +452,9 @@ def _bar(line: str) -> re.Match[str] | None:
 
 
 def _read_bars(lines: Iterable[str], source: str) -> Series | None:
-    """The steps of tqdm's bars, with a warning that their times are smoothed; None without.
+    """Read tqdm's bars, with a warning that their times are smoothed; None if there are no bars.
 
-    Of bars with several totals (epochs around batches), those of the most lines count.
+    If bars have several totals (epochs around batches), those with the most lines count.
     """
     bars = (_bar(line) for line in lines)
     totals = Counter(bar["total"] for bar in bars if bar is not None)
@@ -455,10 +472,10 @@ def _read_bars(lines: Iterable[str], source: str) -> Series | None:
 
 
 def _bar_rows(lines: Iterable[str], total: str | None) -> _Rows:
-    """The rows of the bars of one total.
+    """The rows of the bars with one total.
 
-    What a bar prints again of a step is left out: a closed bar shows the mean rate of all its
-    steps.
+    If a bar prints a step again, only the first line counts: a closed bar shows the mean rate of
+    all its steps.
     """
     last = None
     for number, line in enumerate(lines, 1):
@@ -472,7 +489,7 @@ def _bar_rows(lines: Iterable[str], total: str | None) -> _Rows:
 
 
 def _seconds_of(bar: re.Match[str]) -> float:
-    """Seconds of a step, by the rate of a bar; infinite at a rate of 0."""
+    """Seconds of a step, from the rate of a bar; infinite if the rate is 0."""
     if bar["s"] is not None:
         return float(bar["s"])
     rate = float(bar["rate"])
@@ -487,7 +504,7 @@ def _loss_in(line: str) -> _Row:
 def _integer(text: str) -> int:
     return int(
         text.replace(",", "")[:100]
-    )  # Python refuses 4,300 digits; a hundred are too large a step already
+    )  # Python refuses 4,300 digits, and a number of a hundred is too large anyway
 
 
 def _float(text: str) -> float:

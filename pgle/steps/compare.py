@@ -1,5 +1,5 @@
-"""Two sides compared: are the steps of NEW faster than those of BASE, how sure is that, and which
-limits are kept.
+"""Compare two sides: whether steps of NEW are faster than steps of BASE, how sure that is, and
+which limits are kept.
 """
 
 from __future__ import annotations
@@ -21,45 +21,41 @@ from pgle.steps.series import Side, StepTimes, check_runs
 from pgle.steps.verdict import Verdict
 
 DEFAULTS = Assumptions()
-# standard errors from which means of steady steps tell another change than medians
+# means of steady steps disagree with medians if they differ by more standard errors
 TAIL_ERRORS = 4.0
-GRAIN_SHOWN = (
-    0.001  # of a step: step times that are written more coarsely get a warning
-)
+GRAIN_SHOWN = 0.001  # share of a step; step times rounded more coarsely get a warning
 STALL_DIFFERENCE = (
-    0.01  # a difference of the share of time lost in stalls that gets a warning
+    0.01  # sides whose shares of time in stalls differ by more get a warning
 )
-LEAST_STALLS = 0.0005  # a smaller share would be 0.0 % in it
+LEAST_STALLS = 0.0005  # the warning leaves out smaller shares: they show as 0.0 %
 
 
 class IntervalKind(StrEnum):
-    """What the interval of a comparison is."""
+    """The meaning of a comparison's interval."""
 
-    CONFIDENCE = "confidence interval"  # of measured steps
-    ESTIMATE = "range of the estimate"  # of simulated steps: a model made them
+    CONFIDENCE = "confidence interval"  # for measured steps
+    ESTIMATE = "range of the estimate"  # for simulated steps, which a model made
 
 
 UNLIKE = {"hardware": "other GPUs", "module": "another program"}
-"""What both sides of a comparison must have in common, by its name in `Series.about`."""
+"""Facts that both sides must share, by name in `Series.about`, with words for a difference."""
 
 
 @dataclass(frozen=True)
 class Comparison:
-    """The result."""
+    """The result of a comparison."""
 
-    verdict: Verdict  # the answer
-    estimate: Estimate  # the design, and what was found
+    verdict: Verdict
+    estimate: Estimate  # the difference, its interval, and the design
     assumptions: Assumptions  # as given
-    base: Side  # the one side
-    new: Side  # the other
-    loss: LossChange | None  # None where a side recorded none
-    warnings: tuple[str, ...]  # what the reader should know, one line each
+    base: Side
+    new: Side
+    loss: LossChange | None  # None if a side recorded no loss
+    warnings: tuple[str, ...]  # one line each
 
     @property
     def unlike(self) -> tuple[str, ...]:
-        """What the records show to be other than on the other side, so that a change is of more
-        than one thing.
-        """
+        """Recorded facts that differ between sides although they should be the same, in words."""
         found = []
         for name, what in UNLIKE.items():
             one, two = (
@@ -79,25 +75,25 @@ class Comparison:
 
     @property
     def ci(self) -> tuple[float, float]:
-        """Interval of the ratio, as `interval_kind` says; (0, inf) if nothing is known."""
+        """Interval of the ratio; (0, inf) if nothing is known. See `interval_kind`."""
         low, high = self.estimate.ends
         return math.exp(low), _exp(high)
 
     @property
     def interval_kind(self) -> IntervalKind:
-        """What `ci` is: no sample of simulated steps tells how sure a change is on a GPU."""
+        """The meaning of `ci`. No sample of simulated steps tells how sure a change is on a GPU."""
         return IntervalKind.ESTIMATE if self.simulated else IntervalKind.CONFIDENCE
 
     @property
     def interval_name(self) -> str:
-        """The interval in an answer: ``95 % CI``, or what it is instead."""
+        """Name of the interval in an answer: ``95 % CI``, or ``range of the estimate``."""
         if self.interval_kind is IntervalKind.ESTIMATE:
             return str(self.interval_kind)
         return f"{self.assumptions.confidence * 100:g} % CI"
 
     @property
     def minimum_detectable(self) -> float:
-        """Smallest change that would be found with 80 % probability at this noise, relative."""
+        """The smallest relative change that would be found with 80 % probability at this noise."""
         return _exp(self.estimate.detectable) - 1
 
     @property
@@ -107,12 +103,16 @@ class Comparison:
 
     @property
     def simulated(self) -> bool:
-        """True where a side is simulated."""
+        """Whether a side is simulated."""
         return self.base.simulated or self.new.simulated
 
 
 def compare(base: Side, new: Side, assumptions: Assumptions = DEFAULTS) -> Comparison:
-    """Compare two sides."""
+    """Compare two sides.
+
+    Raises:
+        UserError: a run has no steady steps, or the sides have other units or forms.
+    """
     runs = (*base.runs, *new.runs)
     check_runs(runs)
     from_traces = [run.series.format == "trace" for run in runs]
@@ -142,11 +142,11 @@ def compare(base: Side, new: Side, assumptions: Assumptions = DEFAULTS) -> Compa
 def _with_means(
     found: Estimate, base: Side, new: Side, assumptions: Assumptions
 ) -> Estimate:
-    """If means tell another change than medians, the interval spans both: a run takes as long as
-    its mean step.
+    """Widen the interval to span the change of means, if it differs from the change of medians. The
+    length of a run depends on its mean step.
     """
-    # of each side: by how much the mean of a run exceeds its median, as a logarithm; and standard
-    # errors of the means, relative, as if steps were independent
+    # for each side: the logarithm of a run's mean over its median, and the relative standard errors
+    # of means, as if steps were independent
     tails = [
         np.mean([np.log(run.step_time_s.mean() / run.median_s) for run in side.runs])
         for side in (base, new)
@@ -173,7 +173,9 @@ def _with_means(
 
 
 def _with_grain(found: Estimate, base: Side, new: Side) -> Estimate:
-    """Each median may be off by half of the last digit that was written."""
+    """Widen the interval by the rounding of step times: half of the last written digit, on each
+    side.
+    """
     grains = [max(run.grain for run in side.runs) for side in (base, new)]
     notes = [
         f"{side.label}: step times are rounded to {in_percent(grain)}, which the interval "
@@ -185,15 +187,15 @@ def _with_grain(found: Estimate, base: Side, new: Side) -> Estimate:
 
 
 def _with_model(found: Estimate, base: Side, new: Side) -> Estimate:
-    """Widen the interval of simulated runs so that it holds the range of their model, or the
-    model's change if it has no range.
+    """Widen the interval of simulated runs to hold the range of their model. If the model has no
+    range, the interval holds the model's change.
     """
     befores = [run.series.modelled_us for run in base.runs]
     afters = [run.series.modelled_us for run in new.runs]
     lengths = set(map(len, (*befores, *afters)))
     if lengths == {0} or len(lengths) != 1:
         return found
-    # every simulation of one program has the same range: the first of each side decides
+    # all simulations of one program have the same range, so take the first of each side
     changes = [
         math.log(after / before)
         for before, after in zip(befores[0], afters[0], strict=True)
@@ -212,10 +214,10 @@ def _with_model(found: Estimate, base: Side, new: Side) -> Estimate:
 
 
 def _with_change_of_model(found: Estimate, likely: float) -> Estimate:
-    """Widen the interval so that it holds the one change that a model predicts.
+    """Widen the interval to hold the one change that a model predicts.
 
     Args:
-        likely: that change, a logarithm.
+        likely: the logarithm of that change.
     """
     missed = found.difference - likely
     if abs(missed) <= found.half_width:
@@ -228,7 +230,7 @@ def _with_change_of_model(found: Estimate, likely: float) -> Estimate:
 
 
 def _verdict(found: Estimate, assumptions: Assumptions) -> Verdict:
-    """The interval decides; the rank test must agree if it has enough units."""
+    """The verdict by the interval. If there are enough units for a rank test, it must agree."""
     low, high = found.ends
     if (
         found.p is None
@@ -279,14 +281,12 @@ class LossChange:
     """The loss of both sides."""
 
     base: float  # of BASE
-    new: float  # of NEW; infinite where the loss is not a finite number
-    basis: str  # what was compared
+    new: float  # of NEW; infinite if a loss is not a finite number
+    basis: str  # which losses were compared, in words
 
     @property
     def change(self) -> float:
-        """Relative change; infinite where a side is no finite number, or where BASE is zero and NEW
-        is not.
-        """
+        """Relative change. It is infinite if a side is not finite, or if only BASE is zero."""
         if not math.isfinite(self.new) or not math.isfinite(self.base):
             return math.inf
         if self.base == 0:
@@ -295,10 +295,11 @@ class LossChange:
 
 
 def _loss(base: Sequence[StepTimes], new: Sequence[StepTimes]) -> LossChange | None:
-    """Mean loss over the later half of the steps that all runs share; every recorded step counts,
-    steady or not.
+    """Compare the mean loss over the later half of the steps that all runs share. Every recorded
+    step counts, steady or not.
 
-    A loss of NEW that is no finite number is reported wherever it is, shared or not.
+    If any loss of NEW is not finite, the result is that step, even if BASE lacks it. None if the
+    runs share no step with a loss.
     """
     one = _losses(base)
     two = _losses(new)
@@ -343,38 +344,38 @@ def _losses(runs: Sequence[StepTimes]) -> dict[int, float]:
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """What NEW must keep; None: no limit."""
+    """Limits that NEW must keep. None means no limit."""
 
-    # fail if NEW is shown to be slower by more: the whole interval is above
+    # share; fail if the whole interval shows a larger slowdown
     fail_slower: float | None = None
-    fail_undecided: bool = False  # fail too if the interval holds that bound
+    fail_undecided: bool = False  # fail also if the interval holds that bound
     require_faster: bool = False  # fail unless NEW is faster
-    # band of the relative difference of losses, both directions
+    # largest relative difference of the losses, in either direction
     max_loss_change: float | None = None
 
 
 class Outcome(StrEnum):
-    """How a check went."""
+    """The outcome of a check."""
 
     OK = "ok"
     FAIL = "fail"
-    CANNOT_TELL = "cannot-tell"  # neither is shown; does not fail the command
+    CANNOT_TELL = "cannot-tell"  # neither is shown; the command does not fail
 
 
 @dataclass(frozen=True, slots=True)
 class LimitCheck:
-    """One limit and how it went."""
+    """One limit and its outcome."""
 
     name: str  # ``step time`` or ``loss``
     outcome: Outcome
-    found: str = ""  # one clause; empty: nothing was limited
-    figure: str = ""  # the step times in one clause
+    found: str = ""  # the finding in one clause; empty if there is no limit
+    figure: str = ""  # the change of step times in one clause
     advice: str = ""  # what to do, in sentences
-    command: Next | None = None  # that explains it
+    command: Next | None = None  # the command that explains the finding
 
     @property
     def message(self) -> str:
-        """All of it in one line."""
+        """Finding, figure and advice in one line."""
         what = ": ".join(filter(None, (self.found, self.figure)))
         why = self.advice
         if self.command:
@@ -393,12 +394,12 @@ class LimitCheck:
 
     @property
     def failed(self) -> bool:
-        """Whether it fails the command."""
+        """Whether the command fails because of it."""
         return self.outcome is Outcome.FAIL
 
 
 def gate(comparison: Comparison, limits: Limits) -> tuple[LimitCheck, ...]:
-    """Every limit that was asked for, and a loss that is no finite number, which always fails."""
+    """Check every limit that the user gave. A loss that is not finite always fails."""
     checks = [_step_time(comparison, limits)]
     loss, bound = comparison.loss, limits.max_loss_change
     if loss is None:
@@ -438,7 +439,7 @@ def gate(comparison: Comparison, limits: Limits) -> tuple[LimitCheck, ...]:
 
 
 def overall(checks: Iterable[LimitCheck]) -> Outcome:
-    """The worst outcome: a failure, else an undecided limit."""
+    """The worst outcome of all checks."""
     outcomes = {check.outcome for check in checks}
     return next(
         (worst for worst in (Outcome.FAIL, Outcome.CANNOT_TELL) if worst in outcomes),
@@ -447,7 +448,14 @@ def overall(checks: Iterable[LimitCheck]) -> Outcome:
 
 
 def parse_share(text: str, where: str) -> float:
-    """A share such as ``2%`` or ``0.02``."""
+    """Read a share such as ``2%`` or ``0.02``.
+
+    Args:
+        where: the option, for the error.
+
+    Raises:
+        UserError: the text is not a share, or a number of 1 and more without ``%``.
+    """
     stripped = text.strip()
     percent = stripped.endswith("%")
     try:
@@ -468,8 +476,8 @@ def parse_share(text: str, where: str) -> float:
 
 
 def _step_time(found: Comparison, limits: Limits) -> LimitCheck:
-    """The gate of the step time: fails above the bound, is kept below it, cannot tell if the
-    interval holds it.
+    """Check the limits of the step time. An interval above the bound fails, one below it passes,
+    and one that holds the bound cannot tell.
     """
     name = "step time"
     text = describe(found)
@@ -534,7 +542,7 @@ def _undecided(limits: Limits) -> Outcome:
 
 
 def _rounds(found: Comparison, distance: float) -> str:
-    """What would decide a difference of this size."""
+    """Advise how to decide a difference of this size."""
     rounds = found.estimate.rounds_for(math.log1p(distance), found.assumptions.alpha)
     if rounds is not None:
         return f"`--abba {rounds}` could decide."
@@ -547,8 +555,8 @@ def _rounds(found: Comparison, distance: float) -> str:
 
 
 def explanation(found: Comparison) -> Next:
-    """The command that explains a slowdown, by instruction; a console log has no trace that could
-    be named.
+    """The command that explains a slowdown by instruction. If a side has no trace (a console log),
+    the command has a placeholder.
     """
     words = []
     for side, name in ((found.new, "NEW_TRACE"), (found.base, "BASE_TRACE")):
@@ -560,8 +568,8 @@ def explanation(found: Comparison) -> Next:
 
 
 def stage_path(source: str) -> str:
-    """The stage of a run directory that a series was read from, which holds the trace too; of
-    others their source.
+    """The stage's folder in a run directory from which a series was read; it holds the trace, too.
+    For other series, their source.
     """
     return _STEPS.sub("", source)
 
@@ -574,7 +582,7 @@ _TRACED = re.compile(
 
 
 def describe(found: Comparison) -> str:
-    """The change of the step time in one clause."""
+    """Describe the change of the step time in one clause."""
     if math.isinf(found.ci[1]):
         return f"{change(found.change)}, with no interval"
     low, high = (change(edge - 1) for edge in found.ci)
@@ -590,5 +598,5 @@ def change(value: float) -> str:
 
 
 def share(value: float) -> str:
-    """A bound as it was typed: ``1 %``, ``0.25 %``."""
+    """A bound in per cent, without needless digits: ``1 %``, ``0.25 %``."""
     return f"{value * 100:.4g} %"

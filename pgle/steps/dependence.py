@@ -1,4 +1,6 @@
-"""How far the steps of a run depend on each other, and blocks of them that nearly do not."""
+"""How much the steps of a run depend on each other, and blocks of steps that are nearly
+independent.
+"""
 
 from __future__ import annotations
 
@@ -9,29 +11,31 @@ import numpy as np
 from pgle.trace.columns import Floats
 
 WINDOW = 5.0
-"""Autocorrelations are summed up to this many times the time found so far (Sokal, "Monte Carlo
+"""The sum of autocorrelations ends at this multiple of the time found so far (Sokal, "Monte Carlo
 methods in statistical mechanics", 1996, section 3).
 """
 BLOCK = 5.0
-"""Length of a block in autocorrelation times: blocks are then nearly independent
+"""Length of a block in autocorrelation times. Blocks of this length are nearly independent
 (benchmarks/compare_power.py).
 """
 MOST_BLOCKS = 10
-"""A block is at least the steps divided by this. More blocks would narrow the interval by 7 % at
-most (t quantile 2.10 against 1.96), but see less of slow noise (Ibragimov and Müller, "t-statistic
-based correlation and heterogeneity robust inference", Journal of Business & Economic Statistics 28,
-2010).
+"""A run has at most so many blocks. More would narrow the interval by at most 7 % (t quantile 2.10
+against 1.96), but contain less of slow noise (Ibragimov and Müller, "t-statistic based correlation
+and heterogeneity robust inference", Journal of Business & Economic Statistics 28, 2010).
 """
 
 
 def autocorrelation_time(values: Floats) -> float:
-    """Integrated autocorrelation time in steps, at least 1: n steps tell as much as n / time
-    independent ones.
+    """Integrated autocorrelation time in steps, at least 1.
 
-    Taken on normal scores of the ranks, so that spikes do not hide the rest. The larger of the
-    windowed sum and of what the lag-1 autocorrelation means for a first-order process, corrected
-    for its bias in short series (Kendall, "Note on bias in the estimation of autocorrelation",
-    Biometrika 41, 1954).
+    With a time of t, n steps tell as much as n / t independent steps. The time is computed from
+    normal scores of the ranks, so that spikes do not hide the rest. It is the larger of two
+    estimates: the windowed sum, and the time of a first-order process with the measured lag-1
+    autocorrelation. The latter is corrected for its bias in short series (Kendall, "Note on bias in
+    the estimation of autocorrelation", Biometrika 41, 1954).
+
+    Args:
+        values: float64[n], step times or their logarithms, in order.
     """
     from scipy.special import ndtri
 
@@ -52,15 +56,17 @@ def autocorrelation_time(values: Floats) -> float:
 
 
 def block_length(values: Floats) -> int:
-    """Steps per block: `BLOCK` autocorrelation times beyond the first, at least n / `MOST_BLOCKS`,
-    and 1.
-    """
+    """Steps per block: 1 + `BLOCK` × (autocorrelation time − 1), and at least n / `MOST_BLOCKS`."""
     needed = math.ceil(BLOCK * (autocorrelation_time(values) - 1)) + 1
     return max(needed, len(values) // MOST_BLOCKS, 1)
 
 
 def blocks(values: Floats, length: int) -> Floats:
-    """Medians of consecutive blocks of `length`; the incomplete block is left out at the start."""
+    """Medians of consecutive blocks of `length` values. Left-over values at the start are skipped.
+
+    Returns:
+        float64[n // length].
+    """
     count = len(values) // length
     return np.median(
         values[len(values) - count * length :].reshape(count, length), axis=1

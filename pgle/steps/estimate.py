@@ -1,8 +1,8 @@
-"""How far two sides are apart, and how sure that is: one function for each design of the
+"""Estimate the difference of two sides with its interval: one function for each design of the
 experiment.
 
-The unit is the run where a side has several, else a block of steps. Differences are of logarithms
-of step times.
+The unit is a run if a side has several runs, else a block of steps. All differences are of
+logarithms of step times.
 """
 
 from __future__ import annotations
@@ -32,32 +32,29 @@ from pgle.steps.series import (
 from pgle.trace.columns import distinct
 from pgle.worth import LEAST_GAIN
 
-FEWEST_BLOCKS = (
-    2  # blocks below which the steps of a run are too dependent to say anything
-)
+FEWEST_BLOCKS = 2  # with fewer blocks, the steps of a run depend on each other too much
 RESAMPLES = 500
-# longer runs are thinned to medians of so many groups of steps, which makes the error too large
+# longer runs are reduced to at most so many medians of groups, so that the error is rather too
+# large
 MOST_RESAMPLED = 4000
 SEED = 20240306
 
 
 @dataclass(frozen=True, slots=True)
 class RunMedian:
-    """The median of a single run, its standard error, and its trend; all in logarithms of
-    seconds.
-    """
+    """The median of a single run, its variance, and its trend, in logarithms of seconds."""
 
     median: float
-    variance: float
+    variance: float  # squared standard error of the median
     draws: Floats  # float64[RESAMPLES], medians of the bootstrap
-    blocks: int  # how many
-    trend: float  # change over the length of the run, of the fitted line
+    blocks: int  # number of blocks
+    trend: float  # change of the fitted line over the length of the run
     trend_variance: float
-    residual_variance: float  # of the mean, about the fitted line
+    residual_variance: float  # variance of the mean about the fitted line
 
 
 def run_median(values: Floats) -> RunMedian | None:
-    """Of the logarithms of the step times of a run; None where they are too few, or too
+    """The median of a run from logarithms of its step times; None if they are too few or too
     dependent.
     """
     if len(values) < FEWEST_STEPS:
@@ -72,8 +69,8 @@ def run_median(values: Floats) -> RunMedian | None:
     slope = float((place * medians).sum() / (place**2).sum())
     off_line = medians - medians.mean() - slope * place
     residual = float((off_line**2).sum()) / max(count - 2, 1)
-    # The bootstrap sees the spread about the sample, which is too small by (k - 1) / k for k
-    # independent pieces.
+    # The bootstrap sees the spread about the sample's own mean. For k independent blocks, that is
+    # too small by (k - 1) / k.
     variance = float(draws.var()) * count / (count - 1)
     trend_variance = residual / float((place**2).sum()) * count**2
     return RunMedian(
@@ -88,13 +85,13 @@ def run_median(values: Floats) -> RunMedian | None:
 
 
 def _detrended(values: Floats) -> Floats:
-    """Without the fitted line: drift has a test of its own, and would pass for autocorrelation."""
+    """Remove the fitted line. Drift has a test of its own, and would look like autocorrelation."""
     place = np.arange(len(values)) - (len(values) - 1) / 2
     rest = values - place * float((place * values).sum()) / float((place**2).sum())
     levels = distinct(values)
     if 1 < len(levels) <= len(values) / 2:
-        # Printed with few digits: equal values stay equal, else the fitted line would order them in
-        # time.
+        # Values with few digits repeat. Round them, so that equal values stay equal and the fitted
+        # line does not order them in time.
         grain = max(float(np.diff(levels).min()), 1e-9)
         rest = np.round(rest / grain) * grain
     return rest
@@ -121,15 +118,17 @@ def bootstrap_medians(values: Floats, block: int, *, seed: int = SEED) -> Floats
 
 @dataclass(frozen=True, slots=True)
 class LaunchSpread:
-    """By how much launches of one program differ."""
+    """How much launches of one program differ."""
 
     share: float  # standard deviation of step time between launches, relative
-    freedom: float  # degrees of freedom of that figure; infinite where the user gave it
+    freedom: float  # degrees of freedom of `share`; infinite if the user gave it
     source: str  # where it comes from, in words
 
     def half_width(self, confidence: float) -> float:
-        """How far one launch of each side may be apart at this confidence: relative, on each
-        side.
+        """Half-width of the interval for the difference of two launches, relative.
+
+        Args:
+            confidence: of the two-sided interval, such as 0.95.
         """
         return (
             t_quantile((1 + confidence) / 2, self.freedom) * math.sqrt(2) * self.share
@@ -137,35 +136,39 @@ class LaunchSpread:
 
 
 NO_SPREAD = LaunchSpread(0.0, math.inf, "")
-"""Of simulated runs."""
+"""For simulated runs, whose launches do not differ."""
 SAME_PLACE = LaunchSpread(
     0.0021,
     5,
     "five public pairs of control runs, marin-community/marin#7012, #7912, #8277 and #8822",
 )
-"""Of launches on the same hosts within hours: the pooled differences of those pairs."""
+"""For launches on the same hosts within hours: the pooled differences of those pairs."""
 UNKNOWN_PLACE = LaunchSpread(
     0.0015, 1, "control runs of a 64-GPU job, marin-community/marin#7012"
 )
-"""Where the place is not known: those controls differed by 0.03 points of 22.2 % model FLOPs
-utilisation. It is another job's figure, so it counts as one pair of launches: with one degree of
-freedom.
+"""For launches on unknown hosts. Those control runs differed by 0.03 points of 22.2 % model FLOPs
+utilisation. It is the figure of one pair of another job, so it has one degree of freedom.
 """
 ELSEWHERE = (
     "launches on other nodes or days differ by 1.6 to 3% in public "
     "(reframe-hpc/reframe#1345, iree-org/iree#24257)"
 )
 WITHIN_HOURS = 6.0
-"""Between the starts of two runs "within hours". The sources give no exact time: this bound is our
-reading of them.
+"""Two runs are "within hours" if their starts are at most so many hours apart. The sources give no
+exact time, so pgle chose this bound.
 """
 PLACE = {"hosts": "hosts", "gpus": "GPUs", "driver": "driver"}
-"""What a recording knows of the place, by its name in `Series.about`."""
+"""Facts that identify the place of a run, by name in `Series.about`, and their words."""
 
 
 def given_spread(share: float | None) -> LaunchSpread | None:
-    """The standard deviation between launches that a user gives, as a share; None: none is
-    given.
+    """The spread that the user gives as a standard deviation between launches; None if not given.
+
+    Args:
+        share: relative, from 0 to below 1.
+
+    Raises:
+        UserError: `share` is outside this range.
     """
     if share is None:
         return None
@@ -179,8 +182,8 @@ def given_spread(share: float | None) -> LaunchSpread | None:
 
 
 def _doubts(base: Series, new: Series) -> Iterator[str]:
-    """Why the records do not prove that two runs had the same hosts, GPUs and versions, within
-    hours.
+    """Reasons why two runs may differ in hosts, GPUs or versions, or are hours apart. Empty if the
+    records prove that they do not.
     """
     versions = {
         name: name for name in (*base.about, *new.about) if name.startswith("jax")
@@ -211,22 +214,22 @@ def _doubts(base: Series, new: Series) -> Iterator[str]:
         yield f"the two runs started {hours:.0f} hours apart, and {ELSEWHERE}"
 
 
-MOST = 10**12  # runs or steps of an entry
-NEAR = 0.2  # step times of a trend within this share of a run's may belong to the same program
+MOST = 10**12  # most runs or steps of an entry
+NEAR = 0.2  # a trend may be of the same program if its step times differ by at most this share
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Entry:
-    """One run, or several of one state, as kept."""
+    """One run in a history, or several runs of one state of the program."""
 
     time: str  # ISO 8601
     name: str  # of the workload
-    hardware: str  # what it ran on; series of different hardware are never joined
+    hardware: str  # of the run; entries of different hardware are never joined
     commit: str = ""  # of the program; empty if unknown
     median_s: Annotated[float, Meta(ge=SHORTEST_S, le=LONGEST_S)]  # median step time
-    # half the distance of the quartiles, relative
+    # half the distance of the quartiles, relative to the median
     spread: Annotated[float, Meta(ge=0, le=1e9)] = 0.0
-    runs: Annotated[int, Meta(ge=1, le=MOST)] = 1  # how many
+    runs: Annotated[int, Meta(ge=1, le=MOST)] = 1  # number of runs
     steps: Annotated[int, Meta(ge=0, le=MOST)] = 0  # steady steps in all
     simulated: bool = False  # on the simulated GPU
     note: str = ""  # free text
@@ -234,7 +237,7 @@ class Entry:
 
 @dataclass(frozen=True)
 class Trend:
-    """The entries of one name and hardware in order of time."""
+    """The entries of one name and hardware, in order of time."""
 
     name: str
     hardware: str
@@ -260,8 +263,8 @@ class Trend:
         """Standard deviation between launches at the present level, relative; None for a single
         entry.
 
-        An entry of several runs counts as often. It includes what commits changed, if too little to
-        be a change of level: rather too large than too small.
+        An entry of several runs has that weight. The figure may be too large: it includes changes
+        by commits that are too small to be a change of level.
         """
         if len(self.present) < 2:
             return None
@@ -290,7 +293,15 @@ def make_trends(
 def measured_spread(
     trends: Iterable[Trend], median_s: float, *, simulated: bool, source: str
 ) -> LaunchSpread:
-    """By how much launches differ, from the trend whose present level is nearest to `median_s`."""
+    """The spread of launches in the trend whose present level is nearest to `median_s` (seconds).
+
+    Args:
+        simulated: whether to look at simulated trends or at measured ones.
+        source: the history's file, for words and errors.
+
+    Raises:
+        UserError: no trend is near enough, or the nearest one has too few entries.
+    """
     known = [trend for trend in trends if trend.entries[-1].simulated == simulated]
     nearest = min(
         known, key=lambda trend: abs(math.log(median_s / trend.level_s)), default=None
@@ -314,26 +325,26 @@ def measured_spread(
     return LaunchSpread(nearest.noise, len(nearest.present) - 1, what)
 
 
-POWER = 0.8  # probability with which the minimum detectable effect would be found
-FEW_STEPS = 10  # steady steps of a run below which a comparison asks for more
+POWER = 0.8  # probability of finding the minimum detectable effect
+FEW_STEPS = 10  # a comparison asks for more if a run has fewer steady steps
 DRIFT_LEVEL = 0.2
-"""Significance at which the two runs are taken to drift apart. Missing a drift costs more than a
-wider interval.
+"""Two runs drift apart if the test of their trends is significant at this level. It is high, since
+a missed drift costs more than a wider interval.
 """
-MOST_ROUNDS = 12  # of `--abba` that are proposed: 48 runs
+MOST_ROUNDS = 12  # most rounds of `--abba` that pgle proposes: 48 runs
 
 
 @dataclass(frozen=True, slots=True)
 class Assumptions:
-    """The statistical assumptions, as a value."""
+    """The statistical assumptions of a comparison."""
 
-    # of the interval, two-sided; 1 - confidence is the level of every test
+    # of the two-sided interval; 1 - confidence is the level of every test
     confidence: float = 0.95
-    margin: float = LEAST_GAIN  # differences below this share count as equality
-    # what launches of one program differ by, used where each side has one run; None: from the
+    margin: float = LEAST_GAIN  # smaller differences, as a share, count as equality
+    # how much launches of one program differ, if each side has one run; None to find it from the
     # records
     launch_spread: LaunchSpread | None = None
-    paired: bool = False  # run i of BASE belongs to run i of NEW
+    paired: bool = False  # whether run i of BASE belongs to run i of NEW
 
     @property
     def alpha(self) -> float:
@@ -343,11 +354,11 @@ class Assumptions:
 
 @dataclass(frozen=True, slots=True)
 class Design:
-    """How an experiment was done, and the results."""
+    """The design of an experiment, in words."""
 
-    unit: str  # what one observation is
-    text: str  # how the interval is made
-    test: str = ""  # name of the rank test on the units; empty: there is none
+    unit: str  # one observation
+    text: str  # how the interval is computed
+    test: str = ""  # name of the rank test on the units; empty if there is none
 
 
 BLOCKS = Design(
@@ -371,16 +382,16 @@ PAIRS = Design(
 
 @dataclass(frozen=True, slots=True)
 class Estimate:
-    """What was found: a difference of logarithms of step times, new - base."""
+    """The estimated difference of logarithms of step times, new − base."""
 
     design: Design
     difference: float  # the estimate
-    # of the two-sided interval at the confidence asked for; infinite if nothing is known
+    # of the two-sided interval at the given confidence; infinite if nothing is known
     half_width: float = math.inf
-    # smallest true difference found with probability `POWER` at this noise
+    # smallest true difference that is found with probability `POWER` at this noise
     detectable: float = math.inf
     p: float | None = (
-        None  # of the rank test, two-sided; None: no test, the interval alone decides
+        None  # of the two-sided rank test; None if the interval alone decides
     )
     least_p: float = (
         1.0  # the smallest p that this number of units can give; 1 without a test
@@ -388,17 +399,17 @@ class Estimate:
     n: tuple[int, int] = (1, 1)  # units of base and new
     pair_variance: float = (
         math.inf
-    )  # of the difference of one run of each side; estimated
+    )  # estimated variance of the difference of one run of each side
     spread: LaunchSpread | None = (
-        None  # of launches, as taken where each side has one run
+        None  # assumed spread of launches, if each side has one run
     )
     # how much lower and higher the difference may be by the model of simulated runs; 0 if measured
     model: tuple[float, float] = (0.0, 0.0)
-    warnings: tuple[str, ...] = ()  # what the reader should know, one line each
+    warnings: tuple[str, ...] = ()  # one line each
 
     @property
     def ends(self) -> tuple[float, float]:
-        """Lower and upper end of the interval of `difference`: logarithms, new − base.
+        """Lower and upper end of the interval of `difference`, in logarithms.
 
         Noise and the model's error are independent, so they add in quadrature.
         """
@@ -409,7 +420,13 @@ class Estimate:
         )
 
     def modelled(self, below: float, above: float, note: str) -> Estimate:
-        """With an interval that holds the range of the model whose times were simulated."""
+        """The estimate with the range of the simulating model in its interval.
+
+        Args:
+            below: how much lower the difference may be, a logarithm of 0 or more.
+            above: how much higher.
+            note: a warning that says so.
+        """
         return replace(
             self,
             model=(below, above),
@@ -418,7 +435,7 @@ class Estimate:
         )
 
     def widened(self, half: float, *notes: str) -> Estimate:
-        """With an interval wider by `half` on each side."""
+        """The estimate with an interval that is wider by `half` on each side (a logarithm)."""
         return replace(
             self,
             half_width=self.half_width + half,
@@ -427,10 +444,10 @@ class Estimate:
         )
 
     def rounds_for(self, difference: float, alpha: float) -> int | None:
-        """Rounds of `--abba`, two pairs each, that would find `difference` with probability `POWER`
-        at this noise.
+        """How many rounds of `--abba` (two pairs each) would find `difference` with probability
+        `POWER` at this noise.
 
-        None: more than `MOST_ROUNDS`, or the noise is not known.
+        None if more than `MOST_ROUNDS` are needed, or if the noise is unknown.
         """
         for rounds in range(1, MOST_ROUNDS + 1):
             freedom = 2 * rounds - 1
@@ -443,7 +460,11 @@ class Estimate:
 
 
 def estimate(base: Side, new: Side, assumptions: Assumptions) -> Estimate:
-    """The difference of two sides, by the design that fits them."""
+    """Estimate the difference of two sides, by the design that fits them.
+
+    Raises:
+        UserError: sides are paired, but have different numbers of runs, or fewer than 2.
+    """
     if assumptions.paired:
         return _pairs(base, new, assumptions.alpha)
     if len(base.runs) == len(new.runs) == 1:
@@ -452,7 +473,9 @@ def estimate(base: Side, new: Side, assumptions: Assumptions) -> Estimate:
 
 
 def _pairs(base: Side, new: Side, alpha: float) -> Estimate:
-    """The mean of the differences of log medians, Student's t interval, Wilcoxon's signed ranks."""
+    """The mean difference of paired log medians, with Student's t interval and Wilcoxon's signed
+    ranks.
+    """
     from scipy.stats import wilcoxon
 
     count = len(base.runs)
@@ -485,8 +508,8 @@ def _pairs(base: Side, new: Side, alpha: float) -> Estimate:
 
 
 def _runs(base: Side, new: Side, alpha: float) -> Estimate:
-    """The difference of the means of log medians: Welch's t, or the prediction interval of a single
-    run.
+    """The difference of the means of log medians, with Welch's t interval. If a side has a single
+    run, the interval is a prediction interval.
     """
     from scipy.stats import mannwhitneyu
 
@@ -538,7 +561,7 @@ def _of_runs(
     *,
     needed: str,
 ) -> Estimate:
-    """With the t interval of a difference, and a warning if there are too few runs for the rank
+    """Add the t interval of a difference, and a warning if there are too few runs for the rank
     test.
     """
     error = math.sqrt(variance)
@@ -565,15 +588,16 @@ TOO_DEPENDENT = (
 
 
 def _single(base: Side, new: Side, assumptions: Assumptions) -> Estimate:
-    """The ratio of medians of two runs; without an interval where the steps are too dependent, or
-    too few.
+    """The ratio of medians of two runs. It has no interval if steps are too dependent or too few.
 
-    The standard error of each median comes from a circular block bootstrap, with the block length
-    from the measured autocorrelation; the quantile is Student's t with as many degrees of freedom
-    as the blocks give, since the plain percentile interval is too narrow for few blocks; the wider
-    of the two is taken. No step of a single launch shows what launches differ by: that is given,
-    measured in a history or taken from the records, and its half-width is added in quadrature
-    (wider than Cochran and Cox's weighted quantile). No rank test of steps sees it: there is none.
+    The standard error of each median comes from a circular block bootstrap, with blocks by the
+    measured autocorrelation. The interval is the wider of two: Student's t with the degrees of
+    freedom of the blocks, and the percentiles of the bootstrap. The latter alone is too narrow for
+    few blocks.
+
+    Steps of a single launch do not show how much launches differ. The user gives that spread, a
+    history measures it, or the records decide. Its half-width is added in quadrature (wider than
+    Cochran and Cox's weighted quantile). A rank test of steps would not see it, so there is none.
     If the runs drift apart, the interval spans the ratio at the start and at the end.
     """
     times = [np.log(side.runs[0].step_time_s) for side in (base, new)]
@@ -592,8 +616,9 @@ def _single(base: Side, new: Side, assumptions: Assumptions) -> Estimate:
     variance = one.variance + two.variance
     freedom = satterthwaite(*((run.variance, run.blocks - 1) for run in (one, two)))
     by_launches = spread.half_width(assumptions.confidence)
-    # Medians of steps that come in two kinds jump, and no t sees that: percentiles of the bootstrap
-    # do. Draws of one number are resampled alike, so they are not paired.
+    # If steps have two typical times, the median jumps between them. Student's t misses that;
+    # percentiles of the bootstrap show it. Draws with the same number come from the same random
+    # numbers, so shift one side to unpair them.
     draws = np.roll(two.draws, 1) - one.draws
     apart = np.quantile(draws, [alpha / 2, 1 - alpha / 2]) - (two.median - one.median)
     by_steps = max(
@@ -628,8 +653,8 @@ def _single(base: Side, new: Side, assumptions: Assumptions) -> Estimate:
 def _drift(
     one: RunMedian, two: RunMedian, alpha: float, by_launches: float
 ) -> float | None:
-    """Half-width that spans the ratio at both ends of two runs that drift apart; None where they do
-    not.
+    """Half-width that spans the ratio at both ends of two runs that drift apart; None if they do
+    not drift.
     """
     from scipy.special import stdtr
 
@@ -647,7 +672,9 @@ def _drift(
 
 
 def _about_launches(spread: LaunchSpread, doubt: str, confidence: float) -> str:
-    """That the verdict rests on one launch of each side, and what these are taken to differ by."""
+    """Warn that the verdict depends on one launch of each side, with the assumed spread of
+    launches.
+    """
     if not spread.share:
         return (
             "one launch per side: the interval holds no difference between launches "
@@ -676,7 +703,7 @@ def _about_launches(spread: LaunchSpread, doubt: str, confidence: float) -> str:
 
 
 def t_quantile(probability: float, freedom: float) -> float:
-    """The quantile of Student's t; `freedom` may be fractional or infinite."""
+    """The quantile of Student's t. `freedom` may be fractional or infinite."""
     from scipy.special import (
         ndtri,
         stdtrit,
@@ -688,13 +715,15 @@ def t_quantile(probability: float, freedom: float) -> float:
 
 
 def two_sided(alpha: float, freedom: float) -> float:
-    """The quantile of Student's t that a two-sided interval of level `alpha` reaches to."""
+    """The quantile of Student's t for a two-sided interval of level `alpha`."""
     return t_quantile(1 - alpha / 2, freedom)
 
 
 def satterthwaite(*parts: tuple[float, float]) -> float:
-    """Degrees of freedom of a sum of variances (variance, degrees of freedom), after Welch and
-    Satterthwaite.
+    """Degrees of freedom of a sum of variances, by Welch and Satterthwaite.
+
+    Args:
+        parts: (variance, degrees of freedom) of each.
     """
     below = sum(variance**2 / freedom for variance, freedom in parts if freedom > 0)
     return (

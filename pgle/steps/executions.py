@@ -12,10 +12,13 @@ from pgle.trace.table import Trace
 
 
 def execution_series(trace: Trace, source: str) -> Series:
-    """The executions of the main module, the one with most compute, as the series of one run.
+    """The executions of the main module (the one with most compute) as the series of one run.
 
-    A step takes from the first start to the last end on the slowest device. Warm-up and truncated
-    executions are marked as `pgle.trace.steady` finds them.
+    The time of a step is from its first start to its last end, on the slowest device.
+    `pgle.trace.steady` finds the warm-up and truncated executions, which are marked.
+
+    Raises:
+        UserError: the trace has no executions of modules.
     """
     known = trace.execution >= 0
     if not known.any():

@@ -1,17 +1,16 @@
 """How the steps of a run change over time: they grow, change level, or every k-th one takes longer.
 
-`compare` and `analyze` use this one rule. Two questions are asked: does the step change in the
-course of the run (growth, another level from some step on, another level for a while), and does
-every k-th step differ? An answer counts if three things hold:
+`compare` and `analyze` use this one rule. It asks two questions:
+- Do steps change in the course of the run (growth, another level from some step on or for a while)?
+- Does every k-th step differ?
 
-1. Ranks: shuffled steps show a pattern as clear as this in at most `SHUFFLED` of all shuffles. The
-patterns of one
+A pattern counts if three things hold:
+1. Ranks: at most `SHUFFLED` of all shuffles show a pattern as clear as this. The patterns of one
    question share this level (the smallest p of several tests: Westfall and Young, "Resampling-Based
    Multiple Testing", 1993).
-2. Size against noise: the F test of the pattern, counted for each place where it could begin, is
-below `BY_CHANCE`.
-3. It costs a mean step at least `LEAST_GAIN`, compared with a run whose steps all are as the
-shortest ones.
+2. Size against noise: the p of the F test is at most `BY_CHANCE`, corrected for the number of
+   places that the pattern could have.
+3. Cost: the mean step would be shorter by at least `LEAST_GAIN` if all steps were as the shortest.
 
 Steps of a long run depend on each other. If the steps around a pattern do so significantly, blocks
 of steps are tested.
@@ -32,22 +31,22 @@ from pgle.steps.dependence import BLOCK, autocorrelation_time, blocks
 from pgle.trace.columns import MAD_TO_DEVIATION, Flags, Floats
 from pgle.worth import is_worth
 
-FEWEST = 6  # steps below which a pattern is not looked for: five give no rank test at `SHUFFLED`
+FEWEST = 6  # fewest steps for a search: five allow no rank test at level `SHUFFLED`
 SHUFFLED = 0.05  # share of shuffles that may show as clear a pattern
-BY_CHANCE = 0.01  # of the F test, after counting all places of the pattern
+BY_CHANCE = 0.01  # largest p of the F test, corrected for all places of the pattern
 SHUFFLES = 999
 SEED = 20240306
-SHORTEST_LEVEL = 3  # steps; fewer are single slow steps, no level
-MOST_POINTS = 60  # that a question looks at; of longer runs, medians of blocks of steps
+SHORTEST_LEVEL = 3  # steps; fewer are single slow steps, not a level
+MOST_POINTS = 60  # most values of a question: steps, or medians of blocks of steps
 LONGEST_PERIOD = 16  # steps
-PERIODS_SEEN = 3  # times that a period must come to be one
-LEAST_SHOWN = 0.0005  # growth of each step; less would be 0.0 %
-# robust standard deviations from the pattern; a step further off counts as one so far off
+PERIODS_SEEN = 3  # a run must be at least so many periods long
+LEAST_SHOWN = 0.0005  # growth of each step; a smaller one would show as 0.0 %
+# robust standard deviations; a step further from the pattern counts as this far
 OUTLIER = 5.0
 
 
 class PatternKind(StrEnum):
-    """How steps change."""
+    """The kind of change over time."""
 
     GROWTH = "growth"  # each step differs from the one before by the same share
     LEVEL = "level"  # from some step on
@@ -60,30 +59,28 @@ class StepPattern:
     """One change of the steps of a run over time."""
 
     kind: PatternKind
-    # logarithm: of growth, of a step compared with the one before; else of the steps that differ,
-    # with the others
+    # logarithm of a ratio: for growth, of a step to the one before; else, of the steps that differ
+    # to the others
     change: float
-    first: int  # index of the first step that differs; of growth 0
+    first: int  # index of the first step that differs; 0 for growth
     last: int  # index of the last step that differs
-    # steps from one that differs to the next; 1 where they follow each other
+    # distance in steps from one that differs to the next; 1 if they are consecutive
     period: int
     p: float  # share of shuffles that show as clear a pattern
-    fitted: Floats  # float64[n], logarithms: what the pattern adds to each step
+    fitted: Floats  # float64[n], what the pattern adds to each step's logarithm
 
     @property
     def lost(self) -> float:
-        """By how much the mean step would be shorter if all were as the shortest: a share of the
-        mean step.
-        """
+        """How much shorter the mean step would be if all steps were as the shortest, as a share."""
         times = np.exp(self.fitted)
         return float(1 - times.min() / times.mean())
 
     def describe(self, steps: Sequence[int], what: str = "step") -> str:
-        """The pattern as one clause.
+        """Describe the pattern in one clause.
 
         Args:
             steps: the number of each step.
-            what: what a step is called.
+            what: the word for a step.
         """
         share = in_percent(abs(math.expm1(self.change)))
         more = "longer" if self.change > 0 else "shorter"
@@ -104,8 +101,11 @@ class StepPattern:
 
 
 def find_patterns(seconds: Floats) -> tuple[StepPattern, ...]:
-    """The changes over time of the times of a run's steps, at most one for each question; the
-    largest first.
+    """Find how the steps of a run change over time: at most one pattern for each question, the
+    costliest first.
+
+    Args:
+        seconds: float64[n], times of consecutive steps.
     """
     if len(seconds) < FEWEST or np.ptp(seconds) == 0:
         return ()
@@ -120,12 +120,14 @@ def find_patterns(seconds: Floats) -> tuple[StepPattern, ...]:
 
 
 def _added(pattern: StepPattern | None) -> Floats | float:
-    """What a pattern adds to each step."""
+    """What a pattern adds to each step's logarithm; 0 without a pattern."""
     return 0.0 if pattern is None else pattern.fitted
 
 
 def _clearest_first(logs: Floats) -> list[bool]:
-    """Both questions, the one whose best pattern explains more first: does it concern periods?"""
+    """Both questions, each as whether it asks for periods. The one whose best pattern explains more
+    is first.
+    """
     clear = {
         is_periodic: _best(_points(logs), is_periodic)[1]
         for is_periodic in (False, True)
@@ -134,12 +136,12 @@ def _clearest_first(logs: Floats) -> list[bool]:
 
 
 def _points(logs: Floats) -> Floats:
-    """Steps, or the last ones of a long run, whose pattern is guessed before it is tested."""
+    """The last 2 × `MOST_POINTS` steps, from which a pattern is guessed before it is tested."""
     return logs[-2 * MOST_POINTS :]
 
 
 def _fitted(logs: Floats, is_periodic: bool) -> Floats | float:
-    """What the best pattern of a question adds to each step, whether it is beyond chance or not."""
+    """What the best pattern of a question adds to each step, even if it may be chance."""
     values = logs if is_periodic else blocks(logs, -(-len(logs) // (2 * MOST_POINTS)))
     values = _points(values)
     place, _ = _best(values, is_periodic)
@@ -170,7 +172,7 @@ def _answer(logs: Floats, is_periodic: bool) -> StepPattern | None:
 
 @dataclass(frozen=True, slots=True)
 class _Place:
-    """One pattern that steps could have."""
+    """One pattern that steps could have, with its place."""
 
     kind: PatternKind
     first: int
@@ -178,7 +180,7 @@ class _Place:
     period: int
 
     def steps(self, count: int) -> Flags:
-        """bool[count], the ones that differ."""
+        """bool[count], True for the steps that differ."""
         found = np.zeros(count, bool)
         found[self.first : self.last + 1 : self.period] = True
         return found
@@ -186,8 +188,10 @@ class _Place:
 
 @cache
 def _places(count: int, is_periodic: bool) -> tuple[tuple[_Place, ...], Floats]:
-    """Every pattern of a question, and its shape: float64[k, count], each with mean 0 and length
-    1.
+    """All k patterns of a question, and their shapes.
+
+    Returns:
+        The patterns, and float64[k, count]; each shape has mean 0 and norm 1.
     """
     places = list(_periods(count) if is_periodic else _courses(count))
     shapes = np.array([_shape(place, count) for place in places]).reshape(
@@ -215,20 +219,20 @@ def _courses(count: int) -> Iterator[_Place]:
 
 def _periods(count: int) -> Iterator[_Place]:
     for period in range(2, min(LONGEST_PERIOD, count // PERIODS_SEEN) + 1):
-        phases = 1 if period == 2 else period  # the longer one of two is chosen later
+        phases = 1 if period == 2 else period  # for 2, `_pattern` picks the longer one
         for first in range(phases):
             yield _periodic(first, period, count)
 
 
 def _best(values: Floats, is_periodic: bool) -> tuple[_Place | None, float]:
-    """The place of the pattern that explains most of some values, and the share of their squares
+    """The place of the pattern that explains most of some values, with the share of the variance
     that it explains.
     """
     places, shapes = _places(len(values), is_periodic)
     if not places:
         return None, 0.0
     clipped = _clipped(values - np.median(values))
-    for _ in range(2):  # values far from the pattern found first do not decide
+    for _ in range(2):  # the second pass clips values far from the first pattern
         centred = clipped - clipped.mean()
         along = shapes @ centred
         best = int(np.argmax(np.abs(along)))
@@ -239,13 +243,15 @@ def _best(values: Floats, is_periodic: bool) -> tuple[_Place | None, float]:
 
 
 def _clipped(rest: Floats) -> Floats:
-    """Values no further from 0 than `OUTLIER` robust standard deviations."""
+    """Clip values to `OUTLIER` robust standard deviations around 0."""
     bound = OUTLIER * MAD_TO_DEVIATION * float(np.median(np.abs(rest)))
     return np.clip(rest, -bound, bound) if bound > 0 else rest
 
 
 def _exceeds_noise(values: Floats, explained: float, is_periodic: bool) -> bool:
-    """The F test of the best pattern, for as many places as it could have (Bonferroni)."""
+    """Whether the best pattern passes the F test, corrected for all places that it could have
+    (Bonferroni).
+    """
     from scipy.special import (
         fdtrc,
     )  # only here: it takes longer to import than all else
@@ -259,9 +265,7 @@ def _exceeds_noise(values: Floats, explained: float, is_periodic: bool) -> bool:
 
 
 def _shuffled(values: Floats, is_periodic: bool) -> float:
-    """The share of shuffles whose ranks show as clear a pattern of this question as the values
-    do.
-    """
+    """The share of shuffles whose ranks show a pattern of this question as clear as the values'."""
     places, shapes = _places(len(values), is_periodic)
     ranks = _ranks(values)
     random = np.random.default_rng(SEED)
@@ -282,7 +286,7 @@ def _shuffled(values: Floats, is_periodic: bool) -> float:
 def _rows_by_kind(
     places: Sequence[_Place],
 ) -> Mapping[tuple[PatternKind, int], list[int]]:
-    """The rows of each test: of each kind, and of each period."""
+    """The rows of each test. Each kind, and each period, has a test of its own."""
     found: dict[tuple[PatternKind, int], list[int]] = {}
     for row, place in enumerate(places):
         found.setdefault((place.kind, place.period), []).append(row)
@@ -290,15 +294,15 @@ def _rows_by_kind(
 
 
 def _ranks(values: Floats) -> Floats:
-    """The centred ranks, equal values at their mean rank."""
+    """The centred ranks. Equal values have their mean rank."""
     _, place, counts = np.unique(values, return_inverse=True, return_counts=True)
     ranks = (np.cumsum(counts) - counts / 2)[place]
     return np.asarray(ranks - ranks.mean(), np.float64)
 
 
 def _dependent_steps(logs: Floats) -> int:
-    """Steps that make a nearly independent block, 1 if the steps around the best course depend on
-    nothing.
+    """Length in steps of nearly independent blocks; 1 if steps around the best course pattern are
+    independent.
     """
     length = -(-len(logs) // (2 * MOST_POINTS))
     values = blocks(logs, length)
@@ -315,8 +319,13 @@ def _dependent_steps(logs: Floats) -> int:
 def _pattern(
     logs: Floats, values: Floats, place: _Place, length: int, p: float
 ) -> StepPattern:
-    """The size of a pattern of `values`, blocks of `length` steps, and what it adds to each
-    step.
+    """Measure a pattern in all steps of a run.
+
+    Args:
+        logs: float64[n], logarithms of the step times.
+        values: medians of blocks of `length` steps, in which the pattern was found.
+        place: the pattern's place in `values`.
+        p: share of shuffles that show as clear a pattern.
     """
     count = len(logs)
     before = len(logs) - len(values) * length
@@ -328,7 +337,7 @@ def _pattern(
         differ = found.steps(count)
         change = float(np.median(logs[differ]) - np.median(logs[~differ]))
     if found.period == 2 and change < 0:
-        # of two levels that take turns, the longer one is named
+        # if two levels alternate, the pattern names the longer steps
         found = _periodic(1 - found.first, 2, count)
         change = -change
     return StepPattern(
@@ -343,7 +352,9 @@ def _pattern(
 
 
 def _in_steps(place: _Place, logs: Floats, before: int, length: int) -> _Place:
-    """A place in blocks of `length` steps as one in steps; `before` steps are in no block."""
+    """Convert a place in blocks of `length` steps to steps. The first `before` steps are in no
+    block.
+    """
     if place.kind == PatternKind.PERIOD:
         return _periodic((place.first + before) % place.period, place.period, len(logs))
     first = before + place.first * length
@@ -353,13 +364,13 @@ def _in_steps(place: _Place, logs: Floats, before: int, length: int) -> _Place:
 
 
 def _periodic(first: int, period: int, count: int) -> _Place:
-    """Every `period`-th step of a run, from a first one on."""
+    """The place of every `period`-th step of a run, from `first` on."""
     last = first + (count - 1 - first) // period * period
     return _Place(PatternKind.PERIOD, first, last, period)
 
 
 def _edge(logs: Floats, near: int, length: int) -> int:
-    """The step near a given one from which on the level differs most clearly."""
+    """The step within `length` of `near` at which the level changes most clearly."""
     if length == 1:
         return near
     sums = np.cumsum(logs - logs.mean())
@@ -368,6 +379,6 @@ def _edge(logs: Floats, near: int, length: int) -> int:
 
 
 def _slope(values: Floats) -> float:
-    """The median slope of all pairs (Theil and Sen): single values far off do not matter."""
+    """The median slope of all pairs (Theil and Sen), which ignores single outliers."""
     one, other = np.triu_indices(len(values), 1)
     return float(np.median((values[other] - values[one]) / (other - one)))

@@ -1,4 +1,4 @@
-"""The step times of a run as recorded, its steady steps, and a side of a comparison: several such
+"""The recorded step times of a run, its steady steps, and a side of a comparison, which has several
 runs.
 """
 
@@ -20,38 +20,36 @@ from pgle.trace.columns import heads
 Floats = npt.NDArray[np.float64]
 LARGEST_STEP = 2**62  # a larger number is no step number
 SHORTEST_S, LONGEST_S = 1e-9, 1e8
-"""Seconds outside which a number is no step time: a nanosecond, three years (a time stamp is
-above).
-"""
+"""Step times are between these: a nanosecond, and three years (a time stamp is larger)."""
 MOST_STEPS = 4_000_000
-"""Of one run, with the lines that could not be read: hours of steps of a millisecond, in half a
-GiB.
+"""Most steps of one run, including unreadable lines. It allows hours of steps of a millisecond, in
+half a GiB of memory.
 """
-LARGEST_LOSS = 1e100  # above, a loss counts as infinite: means of such would overflow
+LARGEST_LOSS = 1e100  # a larger loss counts as infinite, since means would overflow
 
 
 class Mark(IntFlag):
-    """What a recording says of a step."""
+    """What the recording notes about a step."""
 
     NONE = 0
-    PROFILED = 1  # a profiler was on, or was started or stopped in it
-    COMPILED = 2  # something was compiled in it
-    CHECKPOINT = 4  # a checkpoint was saved or restored in it
-    TRUNCATED = 8  # the edge of the recording cut it
-    WARM_UP = 16  # the recording itself calls it warm-up
+    PROFILED = 1  # a profiler was on, or started or stopped during the step
+    COMPILED = 2  # the program compiled something during the step
+    CHECKPOINT = 4  # the program saved or restored a checkpoint during the step
+    TRUNCATED = 8  # the edge of the recording cut the step
+    WARM_UP = 16  # the recording itself marks the step as warm-up
 
 
 @dataclass(frozen=True, slots=True)
 class Malformed:
-    """A line that should hold a step time and does not: a record, not an exception."""
+    """A line that should hold a step time but does not. It is a record, not an exception."""
 
-    line: int  # its number, from 1
-    text: str  # its beginning
+    line: int  # line number, from 1
+    text: str  # beginning of the line
     reason: str  # the mistake
 
 
 class Step(NamedTuple):
-    """One step as a reader finds it; missing figures are NaN."""
+    """One step as a reader finds it. A missing loss is NaN."""
 
     step: int
     step_time_s: float
@@ -61,25 +59,23 @@ class Step(NamedTuple):
 
 @dataclass(frozen=True)
 class Series:
-    """The steps of one run, n of them in the order recorded."""
+    """The n steps of one run, in recorded order."""
 
-    source: str  # where it was read
+    source: str  # the file or folder that it was read from
     # ``steps``, ``jsonl``, ``csv``, ``maxtext``, ``plain``, ``tqdm``, ``pattern``, ``trace``,
     # ``array``
     format: str
     step: npt.NDArray[np.int64]  # int64[n], step numbers as recorded
     step_time_s: Floats  # float64[n], seconds, all positive and finite
-    loss: Floats  # float64[n], NaN where not recorded, infinite where it was no finite number
+    loss: Floats  # float64[n], NaN if not recorded, infinite if not a finite number
     mark: npt.NDArray[np.uint8]  # uint8[n], `Mark` values
     malformed: tuple[Malformed, ...] = ()  # lines that could not be read
-    simulated: bool = False  # True where the times come from the simulated GPU
-    warnings: tuple[str, ...] = field(
-        default=()
-    )  # what the user should know, one line each
-    # where and when it ran, by name, such as ``hardware``; unknown ones are left out
+    simulated: bool = False  # whether the times come from the simulated GPU
+    warnings: tuple[str, ...] = field(default=())  # one line each
+    # facts about the run by name, such as ``hardware``; unknown facts are left out
     about: Mapping[str, str] = field(default_factory=dict)
-    # of a simulated run: microseconds of the predicted step. The likely one is first, then one
-    # for each thing that the model does not know, in the order of `pgle.schedule.predict.Steps`.
+    # for a simulated run, microseconds of the predicted step: the likely one, then one for each end
+    # of each uncertainty, in the order of `pgle.schedule.predict.Steps`
     modelled_us: tuple[float, ...] = ()
 
     def __len__(self) -> int:
@@ -90,7 +86,7 @@ class Series:
         return replace(self, warnings=(*self.warnings, note))
 
 
-# arrays of a `Series`
+# the arrays of a `Series`, and their types
 COLUMNS = dict.fromkeys(Step._fields, np.float64) | {
     "step": np.int64,
     "mark": np.uint8,
@@ -100,8 +96,11 @@ COLUMNS = dict.fromkeys(Step._fields, np.float64) | {
 def make_series(
     source: str, format: str, steps: Sequence[Step], **about: Any
 ) -> Series:
-    """The series of steps, whose times must be positive and finite; `about` has further fields of a
-    `Series`.
+    """Make a series from steps.
+
+    Args:
+        steps: their times must be positive and finite.
+        about: further fields of a `Series`.
     """
     columns: dict[str, Any] = {
         name: np.array([getattr(step, name) for step in steps], kind)
@@ -111,7 +110,11 @@ def make_series(
 
 
 def check_count(source: str, lines: int) -> None:
-    """Raise `UserError` if a run has more steps and unreadable lines than `MOST_STEPS`."""
+    """Refuse a run with too many lines.
+
+    Raises:
+        UserError: steps and unreadable lines are more than `MOST_STEPS`.
+    """
     if lines > MOST_STEPS:
         raise UserError(
             f"more than {MOST_STEPS:,} steps",
@@ -121,7 +124,7 @@ def check_count(source: str, lines: int) -> None:
 
 
 def unfit(seconds: float) -> str:
-    """Why a number is no step time; empty where it can be one."""
+    """Why a number cannot be a step time in seconds; empty if it can."""
     if not 0 < seconds < float("inf"):
         return "is not a positive number"
     return (
@@ -132,9 +135,9 @@ def unfit(seconds: float) -> str:
 
 
 def slowest_rank(ranks: Sequence[Series]) -> Series:
-    """One series of several ranks of a run: each step takes as long as its slowest rank.
+    """Join the series of several ranks of a run. Each step takes as long as on its slowest rank.
 
-    Steps that a rank lacks are taken from the ranks that have them.
+    If a rank lacks a step, the other ranks decide.
     """
     if len(ranks) == 1:
         return ranks[0]
@@ -162,11 +165,10 @@ def slowest_rank(ranks: Sequence[Series]) -> Series:
 
 
 def once_per_step(series: Series) -> Series:
-    """One value per step where several ranks wrote into one file: the slowest. Warns of step
-    numbers that start over.
+    """Keep one value per step, the slowest, if several ranks wrote into one file.
 
-    Lines of ranks lie side by side; after a restart, or in the next epoch, the numbers go back
-    once.
+    Lines of ranks alternate, so step numbers repeat often. After a restart, or in the next epoch,
+    numbers go back once. Then all steps stay. Both cases add a warning.
     """
     numbers, counts = np.unique(series.step, return_counts=True)
     again = len(series) - len(numbers)
@@ -188,7 +190,9 @@ def once_per_step(series: Series) -> Series:
 
 
 def _slowest(series: Series) -> Series:
-    """Each step once, in order: its longest time, first known loss, and all its marks."""
+    """Each step once, in order of its number, with its longest time, first known loss and all its
+    marks.
+    """
     order = np.argsort(series.step, kind="stable")
     step, loss = series.step[order], series.loss[order]
     first = heads(step)
@@ -205,43 +209,43 @@ def _slowest(series: Series) -> Series:
 
 
 STALL_FACTOR = 1.5
-"""A step this many times the median is a stall: something other than the step ran (checkpoint,
+"""A step of more than this many medians is a stall: something other than the step ran (checkpoint,
 compile, evaluation).
 """
 DISPATCH_FACTOR = 0.5
-"""A step below this share of the median was not waited for (asynchronous dispatch): its time is the
-launch's.
+"""If a step takes less than this share of the median, the loop did not wait for it (asynchronous
+dispatch). Its time is only the launch.
 """
-# above this share of steps, slow steps are how the program runs and no stalls
+# if a larger share of steps is slow, they are normal for the program, and not stalls
 FREQUENT_STALLS = 0.2
-WARM_UP_AT_MOST = 0.5  # share of the steps that warm-up can take
-# robust standard deviations above the steady median from which a leading step is warm-up in any
-# case
+WARM_UP_AT_MOST = 0.5  # largest share of the steps that can be warm-up
+# a leading step is always warm-up if it exceeds the steady median by so many robust standard
+# deviations
 LEADING = 4.0
-FEWEST_FOR_WARM_UP = 10  # steps below which warm-up is not looked for
-LEVEL_SHIFT = 0.03  # of the step: a smaller change of level is none
-SHORTEST_LEVEL = 3  # values; fewer are an excursion, no new level
+FEWEST_FOR_WARM_UP = 10  # with fewer steps, no rule looks for warm-up
+LEVEL_SHIFT = 0.03  # share of the step; a smaller change is not a change of level
+SHORTEST_LEVEL = 3  # values; fewer are an excursion, not a new level
 CLEAR = 4.0  # standard errors by which the means of two levels must differ
 
 
 @dataclass(frozen=True, slots=True)
 class Rules:
-    """How steps are chosen."""
+    """The user's choice of steps."""
 
-    warmup: int | None = None  # steps to leave out at the start; None: found by rule
-    first: int | None = None  # first step number to take; None: from the start
-    last: int | None = None  # last step number to take; None: to the end
+    warmup: int | None = None  # steps to skip at the start; None to find them by rule
+    first: int | None = None  # first step number; None for the first recorded step
+    last: int | None = None  # last step number; None for the last recorded step
 
 
 @dataclass(frozen=True, slots=True)
 class LeftOut:
-    """Steps that a rule left out."""
+    """The steps that a rule left out."""
 
     # ``outside --steps``, ``profiled``, ``compile``, ``checkpoint``, ``stall``, ``not waited for``,
     # ``warm-up`` or ``truncated``
     rule: str
-    steps: tuple[int, ...]  # their numbers
-    seconds: float  # their total time
+    steps: tuple[int, ...]  # step numbers
+    seconds: float  # total time
 
 
 @dataclass(frozen=True)
@@ -250,12 +254,12 @@ class StepTimes:
 
     series: Series  # the run as recorded
     step: npt.NDArray[np.int64]  # int64[n], numbers of the steady steps
-    step_time_s: Floats  # float64[n], their times
-    # what was left out, by rule, in the order of the rules
+    step_time_s: Floats  # float64[n], seconds
+    # the other steps by rule, in the order of the rules
     left_out: tuple[LeftOut, ...]
-    # share of the run's time after warm-up that went into stalls; profiled steps do not count
+    # time in stalls and checkpoints, as a share of it and of the steady steps together
     stall_share: float
-    warnings: tuple[str, ...] = ()  # what the user should know, one line each
+    warnings: tuple[str, ...] = ()  # one line each
 
     def __len__(self) -> int:
         return len(self.step)
@@ -267,7 +271,9 @@ class StepTimes:
 
     @property
     def grain(self) -> float:
-        """How finely the step times were written: a power of ten, relative to the median."""
+        """The last written digit of the step times: a power of ten in seconds, as a share of the
+        median. 0 for simulated steps, or if there are ten digits and more.
+        """
         if not len(self) or self.series.simulated:
             return 0.0
         values = self.step_time_s
@@ -279,13 +285,13 @@ class StepTimes:
 
 
 def steady(series: Series, rules: Rules = Rules()) -> StepTimes:
-    """Leave out every step that is not steady.
+    """Leave out every step that is not steady, by rules in this order:
 
-    Steps that the recording marks go first; then steps far above the median (`STALL_FACTOR`) and
-    far below it (`DISPATCH_FACTOR`); then warm-up: the truncation that minimises the marginal
-    standard error of the mean (MSER; White, "An effective truncation heuristic for bias reduction
-    in simulation output", Simulation 69, 1997), taken only where what it drops is slower than what
-    it keeps.
+    1. Steps that the recording marks.
+    2. Steps far below the median (`DISPATCH_FACTOR`) and far above it (`STALL_FACTOR`).
+    3. Warm-up: the truncation that minimises the marginal standard error of the mean (MSER; White,
+       "An effective truncation heuristic for bias reduction in simulation output", Simulation 69,
+       1997). It counts only if the dropped steps are slower than the kept ones.
     """
     chosen = _Chosen(series)
     number, seconds = series.step, series.step_time_s
@@ -334,8 +340,8 @@ def steady(series: Series, rules: Rules = Rules()) -> StepTimes:
 
 
 def steady_median_s(times_s: Sequence[float]) -> float | None:
-    """The median of the steady ones of some step times in seconds, as a comparison takes it;
-    None if there is none.
+    """The median of the steady steps among some step times, in seconds, as a comparison computes
+    it; None if no step is steady.
     """
     steps = [Step(number, seconds) for number, seconds in enumerate(times_s)]
     found = steady(make_series("", "steps", steps))
@@ -349,11 +355,11 @@ _MARKED = {
     "checkpoint": Mark.CHECKPOINT,
     "warm-up": Mark.WARM_UP,
 }
-"""The rules that leave out what the recording marks, in their order."""
+"""The rules for steps that the recording marks, in their order."""
 
 
 class _Chosen:
-    """Which steps are still in, and what went."""
+    """The steps that are still kept, and those that rules have left out."""
 
     def __init__(self, series: Series) -> None:
         self.series = series
@@ -371,7 +377,9 @@ class _Chosen:
 
 
 def _stalls(chosen: _Chosen, warnings: list[str]) -> None:
-    """Drop stalls and steps not waited for; stalls before the first good step are warm-up."""
+    """Drop stalls, and steps that the loop did not wait for. Slow steps before the first good step
+    are warm-up.
+    """
     series, seconds = chosen.series, chosen.series.step_time_s
     if not chosen.keep.any():
         return
@@ -415,8 +423,7 @@ def _warm_up(chosen: _Chosen, warnings: list[str]) -> None:
     spread = 1.4826 * float(np.median(np.abs(after - np.median(after))))
     level = float(np.median(after))
     if float(np.median(before)) - level <= spread:
-        # Mostly steady steps: what leads without a gap, far beyond the noise, is warm-up all the
-        # same.
+        # Most of these steps are steady. Only leading steps far beyond the noise are warm-up.
         count = int(np.argmin(np.append(before > level + LEADING * spread, False)))
         if count == 0:
             return
@@ -430,11 +437,11 @@ def _warm_up(chosen: _Chosen, warnings: list[str]) -> None:
 
 
 def truncation(values: Floats) -> int:
-    """How many leading values to drop by MSER: the d that minimises sum((v[d:] - mean)²) / (n -
-    d)², d ≤ n/2.
+    """How many leading values to drop by MSER: the d that minimises
+    sum((v[d:] - mean)²) / (n - d)², for d ≤ n/2.
 
-    Values far from the median count as 5 robust standard deviations, so that one spike does not
-    decide.
+    Values far from the median are clipped to 5 robust standard deviations, so that one spike does
+    not decide.
     """
     median = float(np.median(values))
     bound = 5 * 1.4826 * float(np.median(np.abs(values - median)))
@@ -447,11 +454,14 @@ def truncation(values: Floats) -> int:
 
 
 def level_shift(values: Floats) -> tuple[int, float] | None:
-    """The largest lasting change of level: (index, difference of the medians after and before).
+    """The largest lasting change of level: (index, median after it minus median before it).
 
-    The split into two that leaves the least sum of squares, spikes cut off (Hampel's filter: 4
-    robust standard deviations from the median of five). None if it is below `LEVEL_SHIFT`, or not
-    `CLEAR` of the scatter of the two parts.
+    It is the split into two parts with the least sum of squares, after spikes are replaced
+    (Hampel's filter: 4 robust standard deviations from the median of five). None if the change is
+    below `LEVEL_SHIFT`, or if the means differ by less than `CLEAR` standard errors.
+
+    Args:
+        values: float64[n], logarithms of times.
     """
     count = len(values)
     if count < 2 * SHORTEST_LEVEL:
@@ -476,10 +486,10 @@ def level_shift(values: Floats) -> tuple[int, float] | None:
 
 
 FEWEST_STEPS = 3
-"""Of a single run: two give an interval that covers in 88 % of draws instead of 95 %, three in 97 %
-(measured).
+"""Fewest steps of a single run for an interval. With two steps, the 95 % interval covers in 88 % of
+draws; with three, in 97 % (measured).
 """
-# runs whose step times differ by more than this factor are not of one unit, or not of one thing
+# runs whose step times differ by a larger factor have other units, or time other things
 OTHER_UNIT = 100.0
 
 
@@ -487,8 +497,8 @@ OTHER_UNIT = 100.0
 class Side:
     """One side of a comparison."""
 
-    label: str  # what it is called
-    runs: tuple[StepTimes, ...]  # its runs, steady steps
+    label: str  # its name in answers
+    runs: tuple[StepTimes, ...]  # the steady steps of its runs
 
     @property
     def steps(self) -> int:
@@ -497,13 +507,13 @@ class Side:
 
     @property
     def commit(self) -> str:
-        """Of the program, as recorded with its runs; empty where unknown or where they differ."""
+        """The program's commit in the records; empty if unknown or if runs differ."""
         known = {run.series.about.get("commit", "") for run in self.runs}
         return known.pop() if len(known) == 1 else ""
 
     @property
     def median_s(self) -> float:
-        """Median step time in seconds; of several runs, the median of their medians."""
+        """Median step time in seconds: the median of the medians of its runs."""
         return float(np.median([run.median_s for run in self.runs]))
 
     @property
@@ -513,8 +523,8 @@ class Side:
 
     @property
     def spread(self) -> float:
-        """Half the distance of the quartiles, relative to the median: of run medians, or of the
-        steps of one run.
+        """Half the distance of the quartiles, relative to the median. It is of run medians; if
+        there is one run, of its steps.
         """
         values = (
             np.exp(self.log_medians) if len(self.runs) > 1 else self.runs[0].step_time_s
@@ -524,17 +534,21 @@ class Side:
 
     @property
     def stall_share(self) -> float:
-        """Share of time in stalls, mean of the runs."""
+        """The mean over runs of their share of time in stalls."""
         return float(np.mean([run.stall_share for run in self.runs]))
 
     @property
     def simulated(self) -> bool:
-        """True where any run is of the simulated GPU."""
+        """Whether any run is of the simulated GPU."""
         return any(run.series.simulated for run in self.runs)
 
 
 def check_runs(runs: Sequence[StepTimes]) -> None:
-    """Refuse a run without steady steps, and runs whose step times are `OTHER_UNIT` apart."""
+    """Refuse runs that cannot be compared.
+
+    Raises:
+        UserError: a run has no steady step, or step times differ by more than `OTHER_UNIT` times.
+    """
     for run in runs:
         if len(run) == 0:
             gone = ", ".join(f"{len(item.steps)} {item.rule}" for item in run.left_out)
@@ -551,7 +565,8 @@ def check_runs(runs: Sequence[StepTimes]) -> None:
                 else "record more steps, or pass --warmup 0"
             )
             raise UserError(what, where=run.series.source, remedy=remedy)
-    known = (run for run in runs if len(run) >= FEWEST_STEPS)  # else perhaps a compile
+    # fewer steps may be a compilation
+    known = (run for run in runs if len(run) >= FEWEST_STEPS)
     ordered = sorted(known, key=lambda run: run.median_s)
     if ordered and ordered[-1].median_s > OTHER_UNIT * ordered[0].median_s:
         fast, slow = ordered[0], ordered[-1]

@@ -1,4 +1,4 @@
-"""Step times out of what experiment trackers export: which metric holds them, and in which unit.
+"""Find step times in exports of experiment trackers: which metric holds them, and in which unit.
 
 wandb writes a table with ``_step``, ``_timestamp`` and a column for each metric (its API), or with
 ``Step`` and ``RUN - METRIC``, each with ``__MIN`` and ``__MAX`` (its pages:
@@ -44,44 +44,44 @@ TIME_KEYS: Mapping[str, float] = {
     "duration_s": 1.0,
     "duration_ms": 1e-3,
 }
-"""Names of a step time and seconds per unit, in order of preference."""
+"""Names of a step time, with seconds per unit, in order of preference."""
 STEP_KEYS = ("step", "global_step", "iteration", "iter")
-NO_UNIT = "step_time"  # seconds in a file of ours; a tracker's may be in any unit
-EXPORTED_STEPS = {"_step", "Step"}  # a column of wandb and of TensorBoard
+NO_UNIT = "step_time"  # seconds in pgle's own files; a tracker's may be in any unit
+EXPORTED_STEPS = {"_step", "Step"}  # step columns of wandb and of TensorBoard
 _OWN_STEP = re.compile(rf"(?:train(?:er|ing)?/)?(?:{'|'.join(STEP_KEYS)})")
-"""The program's own number of a step: ``train/global_step`` of transformers,
-``trainer/global_step`` of Lightning. wandb's ``_step`` counts the calls of its ``log`` unless the
-program says otherwise.
+"""Names of the program's own step number: ``train/global_step`` of transformers,
+``trainer/global_step`` of Lightning. wandb's ``_step`` counts calls of its ``log``, unless the
+program sets it.
 """
 RUN_KEYS = ("run_id", "run_uuid", "run")  # whole names: `time/run` is a metric
-CLOCKS = ("timestamp", "wall_time", "runtime")  # of a table, the surest first
+CLOCKS = ("timestamp", "wall_time", "runtime")  # columns with a time, the surest first
 MOST_SECONDS = 1e11  # since the epoch; a larger time stamp is in milliseconds
 
 
 class Point(NamedTuple):
     """A value of a metric."""
 
-    metric: str  # empty: a line of a table, for its clock
-    step: float | None  # None: not said
-    at_s: float | None  # when it was recorded, in seconds since some moment
+    metric: str  # its name; empty for a line of a table that counts only for its clock
+    step: float | None  # None if unknown
+    at_s: float | None  # when it was recorded, in seconds since any fixed moment
     value: float
-    run: str = ""  # of a table that names it
-    line: float | None = None  # values of one step share it if there is no step
+    run: str = ""  # empty if the table names no run
+    line: float | None = None  # without step numbers, values of one step share it
 
     @property
     def place(self) -> tuple[float | None, float | None]:
-        """Equal for the values of one step."""
+        """A key that is equal for all values of one step."""
         return self.step, self.line if self.step is None else None
 
 
 @dataclass(frozen=True, slots=True)
 class Measure:
-    """A metric that says how long a step takes."""
+    """A metric that helps to find how long a step takes, or its loss."""
 
     metric: str
-    kind: str  # `TIME`, `RATE` or `WORK`
-    unit_s: float | None = 1.0  # seconds of its unit; None: its name does not say
-    work: str = ""  # what `WORK` counts: ``token``
+    kind: str  # `TIME`, `RATE`, `WORK`, `AMOUNT`, `TOTAL` or `LOSS`
+    unit_s: float | None = 1.0  # seconds per unit; None if its name has no unit
+    work: str = ""  # what it counts: ``token``
 
 
 TIME = "time"  # of a step
@@ -90,7 +90,7 @@ WORK = "work"  # tokens per second
 AMOUNT = "amount"  # tokens of a step
 TOTAL = "total"  # tokens since the start
 LOSS = "loss"
-STEP_KINDS = (TIME, RATE, WORK)  # from which a step time follows
+STEP_KINDS = (TIME, RATE, WORK)  # kinds that give a step time
 
 _UNIT = rf"(?P<unit>{'|'.join(UNITS)})"
 _STEP = r"(?:steps?|iterations?|iters?|its?|batch(?:es)?)"
@@ -109,48 +109,48 @@ _FORMS = [
     (kind, re.compile(rf"(?:^|[/_])(?P<ending>{wording})$"))
     for kind, wording in _WORDINGS
 ]
-"""How the name of a metric ends, by what it holds."""
+"""The endings of metric names, by kind."""
 _FORMS.append(
     (LOSS, re.compile(r"(?:^|/)(?P<ending>(?:train_)?loss)$"))
-)  # not a part: `aux_loss`
+)  # not a part of the loss, such as `aux_loss`
 _OF_STEP = re.compile(
     r"train|training|trainer|perf|avg|average|mean|median|global|total|elapsed|wall|last|current"
     r"|per|batch|iteration"
 )
-"""Words before ``step_time`` that leave it the time of the whole step."""
+"""Words that may precede ``step_time`` if it is the time of the whole step."""
 _PART = re.compile(
     r"(?:^|[/_])(?:optim(?:izer)?|forward|fwd|backward|bwd|data(?:set|loader)?|load(?:er|ing)"
     r"|checkpoint(?:ing)?|ckpt|save|comm(?:unication)?)[/_]"
 )
-"""A word that makes it the time or the rate of a part, in a folder too."""
+"""Words that make a metric the time or rate of a part of a step, also in its folder's name."""
 EVALUATION = ("eval", "evaluation", "val", "valid", "validation", "test")
 _NO_STEPS = "|".join((*EVALUATION, "epoch"))
 _ELSEWHERE = re.compile(rf"(?:^|[/_])(?:{_NO_STEPS})(?:[/_]|$)|^system/")
-"""Metrics that are recorded at other moments than training steps: Keras' ``epoch_loss``, say."""
+"""Metrics that are not recorded at training steps, such as Keras' ``epoch_loss``."""
 _OTHER = re.compile(
     rf"{_ELSEWHERE.pattern}|__m(?:in|ax)$"
     r"|per_(?:device|gpu|chip|core)|(?:^|[/_])(?:device|gpu|chip|core)/"
     r"|(?:^|/)train_(?:steps|samples|tokens)_per_second$"
 )
-"""These, metrics of one device, bounds that wandb draws, and means since the start of a run:
-``speed_metrics`` of transformers' trainer_utils.py.
+"""Metrics that say nothing about a step: those of `_ELSEWHERE`, of one device, bounds that wandb
+draws, and means since the start of a run (``speed_metrics`` of transformers' trainer_utils.py).
 """
 
 
 @lru_cache(maxsize=1024)  # rows of a file have the same names
 def plain_name(metric: str) -> str:
-    """The name of a metric in small letters, without the run that wandb puts before it."""
+    """The name of a metric in lower case, without the run that wandb puts before it."""
     name = metric.rpartition(" - ")[2].lower()
     return re.sub(r"[\s().:-]+", "_", name).strip("_")
 
 
 def short_name(metric: str) -> str:
-    """The last part of that name: ``loss`` of ``train/loss``."""
+    """The last part of a metric's plain name: ``loss`` of ``train/loss``."""
     return plain_name(metric).rpartition("/")[2].strip("_")
 
 
 def measure_of(metric: str) -> Measure | None:
-    """What a metric says of a step, by its name; None: nothing."""
+    """What a metric says about a step, by its name; None if nothing."""
     name = plain_name(metric)
     if _OTHER.search(name):
         return None
@@ -168,7 +168,11 @@ def measure_of(metric: str) -> Measure | None:
 
 
 def _is_of_part(before: str, kind: str) -> bool:
-    """Whether what precedes ``step_time`` in a name makes it the time of a part of a step."""
+    """Whether a metric measures only a part of a step.
+
+    Args:
+        before: the text before ``step_time`` in its name.
+    """
     if _PART.search(before):
         return True
     words = before.rpartition("/")[2].split("_")[:-1]
@@ -176,9 +180,10 @@ def _is_of_part(before: str, kind: str) -> bool:
 
 
 def _chosen(measures: Sequence[Measure], source: str) -> Measure | None:
-    """The metric that holds step times; None if there is none.
+    """The metric that gives step times; None if there is none.
 
-    Raises `UserError` if there are several, or if the only one does not say its unit.
+    Raises:
+        UserError: there are several, or the only one has no unit.
     """
     for kind in STEP_KINDS:
         fit = [item for item in measures if item.kind == kind and item.unit_s]
@@ -203,9 +208,9 @@ def table_points(
     """The points of a table. It is wide (a column for each metric) or long (a row for each value).
 
     Args:
-        names: of the columns.
-        rows: by those names.
-        tag: the metric of a table that does not name it.
+        names: names of the columns.
+        rows: cells by these names.
+        tag: name of the metric if the table has none.
     """
     columns = {short_name(name): name for name in reversed(names)}
     step = _step_column(names)
@@ -226,13 +231,13 @@ def table_points(
         if not others or any(_is_filled(row, name) for name in training):
             yield Point("", number, at_s, math.nan, run=of_run, line=line)
         for name in listed:
-            if _is_filled(row, name):  # else other metrics have the line
+            if _is_filled(row, name):  # else the line is of other metrics
                 value = _number_or_nan(row[name])
                 yield Point(name, number, at_s, value, run=of_run, line=line)
 
 
 def _step_column(names: Sequence[str]) -> str:
-    """The column with the number of the step; empty if there is none."""
+    """The name of the column with step numbers; empty if there is none."""
     for name in names:
         is_own = _OWN_STEP.fullmatch(plain_name(name)) is not None
         if is_own and name not in EXPORTED_STEPS:
@@ -242,7 +247,7 @@ def _step_column(names: Sequence[str]) -> str:
 
 
 def run_of(row: Json) -> str:
-    """The run that a row names; empty if it names none."""
+    """The run in a row; empty if the row names none."""
     for name, value in row.items():
         is_named = value is not None and value != ""  # a run may be number 0
         if is_named and isinstance(name, str) and plain_name(name) in RUN_KEYS:
@@ -251,7 +256,11 @@ def run_of(row: Json) -> str:
 
 
 def check_one_run(runs: Iterable[str], source: str) -> None:
-    """Raise `UserError` if rows name several runs."""
+    """Refuse rows of several runs.
+
+    Raises:
+        UserError: rows name several runs.
+    """
     named = dict.fromkeys(filter(None, runs))
     if len(named) > 1:
         what = f"holds several runs: {some([repr(name) for name in named], 4)}"
@@ -259,7 +268,7 @@ def check_one_run(runs: Iterable[str], source: str) -> None:
 
 
 def _is_of_lines(name: str, columns: Sequence[str]) -> bool:
-    """Whether a column is no metric: one of `columns` (step, clock), wandb's own, or the run's."""
+    """Whether a column is not a metric: one of `columns` (step, clock), wandb's own, or the run."""
     return name in columns or name.startswith("_") or plain_name(name) in RUN_KEYS
 
 
@@ -284,7 +293,7 @@ class _Metrics:
 
 
 _Times: TypeAlias = Sequence[tuple[Point, float]]
-"""The seconds of a step, each with a point of that step."""
+"""Seconds of steps, each with a point of that step."""
 
 
 CALLS = (
@@ -302,15 +311,19 @@ def counts_calls(names: Sequence[str]) -> bool:
 def step_rows(
     points: Iterable[Point], source: str, *, may_count_calls: bool = False
 ) -> tuple[list[dict[str, Any]], str | None]:
-    """A row for each step, with ``step``, ``seconds`` and ``loss``; and a note on how they were
-    taken, if they were no step times.
+    """Find the time of each step.
 
     Args:
-        may_count_calls: as of `counts_calls`. If such steps rise by one, nobody can tell what they
+        may_count_calls: from `counts_calls`. If such steps rise by one, nobody can tell what they
             count.
 
-    Raises `UserError` if nothing says how long a step took, if its unit is not clear, or if there
-    are several runs.
+    Returns:
+        A row for each step, with ``step``, ``seconds`` and ``loss``. Then a note on how times were
+        computed; None if a metric holds step times.
+
+    Raises:
+        UserError: no metric shows how long a step took, the unit is unclear, or there are several
+            runs.
     """
     metrics = _metrics(points, source)
     of_loss = _losses(metrics)
@@ -343,9 +356,9 @@ def _rise_by_one(times: _Times) -> bool:
 
 
 def _metrics(points: Iterable[Point], source: str) -> _Metrics:
-    """The metrics of the one run, without those that are means of the whole run.
+    """The metrics of the one run, without means over the whole run.
 
-    Such a metric is a rate or a time that is recorded once, while others are recorded more often.
+    A rate or a time is such a mean if it is recorded once, and others are recorded more often.
     """
     by_metric: dict[str, list[Point]] = {}
     runs: dict[str, None] = {}
@@ -366,9 +379,9 @@ def _metrics(points: Iterable[Point], source: str) -> _Metrics:
 
 
 def _placed(points: list[Point]) -> list[Point]:
-    """The points of a metric, placed by their line if all have one step.
+    """The points of a metric. If all have the same step, their lines replace it.
 
-    mlflow records step 0 with each value if the program names no step.
+    mlflow records step 0 with each value if the program gives no step.
     """
     if len(points) < 2 or len({point.step for point in points}) > 1:
         return points
@@ -380,7 +393,7 @@ def _placed(points: list[Point]) -> list[Point]:
 
 
 def _measured(measure: Measure, metrics: _Metrics) -> _Times:
-    """Step times as a metric holds them."""
+    """Step times that a metric holds."""
     unit_s = measure.unit_s or math.nan
     return [(point, point.value * unit_s) for point in metrics.points[measure.metric]]
 
@@ -399,10 +412,13 @@ def _of_rate(measure: Measure, metrics: _Metrics) -> _Times:
 
 
 def _losses(metrics: _Metrics) -> Sequence[Point]:
-    """The points of the loss; none if there is none.
+    """The points of the loss; empty if there is no loss.
 
-    A single value next to a longer one is the mean of a run, as transformers logs ``train_loss``.
-    Raises `UserError` if several losses are left.
+    If one loss has a single value and another has more, the single one is the mean of a run
+    (transformers logs ``train_loss`` so).
+
+    Raises:
+        UserError: several losses are left.
     """
     found = [item.metric for item in metrics.measures if item.kind == LOSS]
     longer = [name for name in found if len(metrics.points[name]) > 1]
@@ -417,7 +433,11 @@ def _losses(metrics: _Metrics) -> Sequence[Point]:
 def _work_of_steps(
     measure: Measure, metrics: _Metrics
 ) -> Sequence[tuple[Point, float]]:
-    """How much of what a rate counts each step does, each with a point of that step."""
+    """How many units of a rate (such as tokens) each step does, each with a point of that step.
+
+    Raises:
+        UserError: no metric shows it.
+    """
     found: Sequence[tuple[Point, float]] = ()
     for item in metrics.measures:
         points = metrics.points[item.metric]
@@ -438,10 +458,13 @@ def _work_of_steps(
 
 
 def _between(of_loss: Sequence[Point], metrics: _Metrics) -> _Times:
-    """The time from line to line, per step.
+    """The time between lines, divided by the steps between them.
 
-    The lines of the loss, else all lines of a table, else those of the longest metric that is
-    recorded while the program trains.
+    The lines are those of the loss, else all lines of a table, else those of the longest metric
+    that is recorded during training.
+
+    Raises:
+        UserError: no lines have times that rise.
     """
     by_metric = metrics.points
     steady = [by_metric[name] for name in by_metric if not _is_elsewhere(name)]
@@ -460,7 +483,7 @@ def _is_elsewhere(metric: str) -> bool:
 
 
 def _rises(points: Sequence[Point], values: Sequence[float | None]) -> _Times:
-    """By how much something rises per step, from point to point; each with the later point."""
+    """How much a value rises per step between neighbouring points, each with the later point."""
     known = [
         (point, point.step, value)
         for point, value in zip(points, values, strict=True)
@@ -479,7 +502,7 @@ def _number_or_nan(value: Any) -> float:
 
 
 def number_of(value: Any) -> float | None:
-    """A finite number, of a number or a text; else None."""
+    """A finite number from a number or a text; None if the value is something else."""
     if isinstance(value, bool) or value is None:
         return None
     try:

@@ -1,4 +1,4 @@
-"""What a comparison of step times says."""
+"""The verdict of a comparison of step times."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from enum import StrEnum
 
 
 class Verdict(StrEnum):
-    """The answer on NEW."""
+    """How the steps of NEW compare with those of BASE."""
 
     FASTER = "faster"
     SLOWER = "slower"
