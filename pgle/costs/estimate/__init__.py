@@ -1,1 +1,3 @@
-"""What instructions take that nobody measured: XLA's measured tables, rooflines, communication."""
+"""Estimates of costs that nobody measured: XLA's measured tables, rooflines, models of
+communication.
+"""

@@ -1,5 +1,5 @@
-"""What one fused attention kernel takes, by published measurements: of a compiled call, and of one
-that an edit of the program would make.
+"""Estimate one fused attention kernel from published measurements: for a compiled call, or for a
+call that an edit of the program would make.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from pgle.xla.hardware import KERNEL_US, NCCL, Hardware
 
 _LENGTHS = (512, 1024, 2048, 4096, 8192, 16384)
 
-_H100_PEAK = 989.0  # TFLOP/s of these GPUs, H100 and H200, in bf16
+_H100_PEAK = 989.0  # TFLOP/s of H100 and H200 in bf16
 
 _FORWARD: Mapping[tuple[int, bool], tuple[int, ...]] = {
     (64, False): (335, 373, 395, 408, 412, 413),
@@ -26,10 +26,10 @@ _FORWARD: Mapping[tuple[int, bool], tuple[int, ...]] = {
 """TFLOP/s of cuDNN by (head size, causal), at the lengths of `_LENGTHS`.
 
 Heads of 64 and 256: an H100 SXM (Shah et al., "FlashAttention-3", https://arxiv.org/abs/2407.08608,
-figure 5). Heads of 128 from length 2048 on: cuDNN 9.27 on an H200, whose Tensor Cores are those of
-the H100 (NVIDIA/cudnn-frontend at 816ea4573a68, `benchmark/attention_training/results/llama3.1/
-h200/llama3.1_20260928_130009.csv`, batch 2, 64 heads, 8 of keys); below, in the proportion that
-the paper has.
+figure 5). Heads of 128 from length 2048: cuDNN 9.27 on an H200, whose Tensor Cores are those of the
+H100 (NVIDIA/cudnn-frontend at 816ea4573a68,
+`benchmark/attention_training/results/llama3.1/h200/llama3.1_20260928_130009.csv`, batch 2, 64
+heads, 8 of keys). Shorter ones follow the paper's proportions.
 """
 
 _BACKWARD: Mapping[tuple[int, bool], tuple[int, ...]] = {
@@ -38,20 +38,20 @@ _BACKWARD: Mapping[tuple[int, bool], tuple[int, ...]] = {
     (128, False): (340, 455, 519, 576, 562, 549),
     (128, True): (213, 321, 402, 495, 526, 539),
 }
-"""The same of the backward pass. The paper (figure 6) has none with a mask: for heads of 64, and
-below length 2048, it is slowed like the forward pass.
+"""The same for the backward pass. The paper (figure 6) has no masked backward pass. For heads of
+64, and below length 2048, pgle assumes that a mask slows it as much as the forward pass.
 """
 
 _SLOWER = 0.55
 _FASTER = 1.3
-"""A kernel that is not chosen yet: FlashAttention-2 reaches 0.55 to 0.98 of cuDNN's figures in the
-paper, FlashAttention-3 0.85 to 1.31 (lengths from 1024).
+"""The range for a kernel that is not chosen yet. In the paper, FlashAttention-2 reaches 0.55 to
+0.98 of cuDNN's figures, and FlashAttention-3 0.85 to 1.31 (lengths from 1024).
 """
 
 _CALL_SLOWER = 0.78
 _CALL_FASTER = 1.2
-"""A call of cuDNN: the releases of the paper reach 0.78 to 0.94 of 9.27 at heads of 128; the best
-kernel of the same table reaches 1.2 times its figures.
+"""The range for a call of cuDNN. At heads of 128, the releases in the paper reach 0.78 to 0.94 of
+release 9.27. The best kernel in the same table reaches 1.2 times its figures.
 """
 
 _A100_FORWARD = (0.5, 0.615, 0.73)
@@ -60,13 +60,17 @@ https://arxiv.org/abs/2307.08691).
 """
 
 _A100_BACKWARD = 0.63 / 0.73
-"""Of the forward share: the paper's best backward pass reaches 63 % of the peak."""
+"""Backward share divided by forward share: the paper's best backward pass reaches 63 % of the
+peak.
+"""
 
 _UNPUBLISHED = (0.5, 0.6, 0.75)
-"""Shares of the peak on GPUs of other vendors, of which no measurement is public: NVIDIA's."""
+"""Shares of the peak on GPUs of other vendors, for which no measurement is public: NVIDIA's
+shares.
+"""
 
 BACKWARD_WORK = 2.5
-"""Five products backward for two forward (both papers)."""
+"""The backward pass has five products, the forward pass two (both papers)."""
 
 TILE = 128
 """Queries that a thread block handles, and keys that it takes at a time: 64 or 128
@@ -79,54 +83,58 @@ BYTES_PER_CLOCK = 32
 """
 
 LARGEST_HEAD = {False: 128, True: 256}
-"""Head sizes that cuDNN has kernels for, before and since Hopper (jax `_src/cudnn/
-fused_attention_stablehlo.py`, ``check_is_flash_attention``).
+"""The largest head size that cuDNN supports: before Hopper (False), and since Hopper (True) (jax
+`_src/cudnn/fused_attention_stablehlo.py`, ``check_is_flash_attention``).
 """
 
 
 @dataclass(frozen=True, slots=True)
 class AttentionWork:
-    """One fused kernel's work."""
+    """The work of one fused kernel."""
 
-    heads: float  # of queries, over all sequences
-    queries: float  # of a head
+    heads: float  # query heads, over all sequences
+    queries: float  # queries of each head
     keys: float
     depth: float  # head size
     causal: bool
-    back: bool  # the backward pass
-    # keys that a query sees of a sliding window; None: of all
+    back: bool  # True for the backward pass
+    # keys that a query sees in a sliding window; None if it sees all
     window: float | None = None
     is_f8: bool = False
 
     @property
     def operations(self) -> float:
-        """Multiplications and additions; a causal mask leaves half."""
+        """Number of multiplications and additions; a causal mask leaves half."""
         seen = self.keys if self.window is None else self.window
         return self._operations(self.queries, seen)
 
     @property
     def executed(self) -> float:
-        """The same with what whole tiles of queries compute beyond."""
+        """`operations`, plus what a kernel computes in excess because it works on whole tiles of
+        queries.
+        """
         tiles = ceil(self.queries / TILE)
         return self._operations(tiles * TILE, self.inner_length)
 
     @property
     def blocks(self) -> float:
-        """Thread blocks: one for a tile of queries, backward of keys."""
+        """Number of thread blocks: one per tile of queries; in the backward pass one per tile of
+        keys.
+        """
         side = self.keys if self.back else self.queries
         return self.heads * ceil(side / TILE)
 
     @property
     def inner_length(self) -> float:
-        """Keys that a block goes through."""
+        """Number of keys that a block reads."""
         if self.window is None:
             return self.keys
         return min(self.keys, self.window + TILE)
 
     @property
     def bytes_moved(self) -> float:
-        """Queries, keys, values and results, which are read or written once; backward their
-        gradients too.
+        """Bytes of queries, keys, values and results, each read or written once; in the backward
+        pass also their gradients.
         """
         elements = 2.0 * self.heads * (self.queries + self.keys) * self.depth
         size = 1.0 if self.is_f8 else 2.0
@@ -141,14 +149,14 @@ class AttentionWork:
 
 @dataclass(frozen=True, slots=True)
 class Speed:
-    """A figure and the range of what is published for it."""
+    """A figure and the range of published values."""
 
     least: float
     likely: float
     most: float
 
     def plus(self, other: Speed, times: float) -> Speed:
-        """The sum with another, taken so many times."""
+        """Add another figure, multiplied by `times`."""
         return Speed(
             self.least + times * other.least,
             self.likely + times * other.likely,
@@ -157,31 +165,38 @@ class Speed:
 
 
 def fused_us(hardware: Hardware, work: AttentionWork) -> Speed:
-    """Microseconds of a fused kernel that is yet to be chosen; `least` is of the fastest published
-    one.
+    """Return the µs of a fused kernel that is not chosen yet. `least` is the time of the fastest
+    published kernel.
     """
     return _times_us(hardware, work, _SLOWER, _FASTER)
 
 
 def call_us(hardware: Hardware, work: AttentionWork) -> Speed:
-    """Microseconds of a compiled call of cuDNN or Transformer Engine, whose kernels are cuDNN's."""
+    """Return the µs of a compiled call of cuDNN, or of Transformer Engine, which uses cuDNN's
+    kernels.
+    """
     return _times_us(hardware, work, _CALL_SLOWER, _CALL_FASTER)
 
 
 def has_figures(hardware: Hardware) -> bool:
-    """Whether the published figures are of GPUs of this vendor; else they only bound a saving."""
+    """Whether the published figures are for GPUs of this vendor. Otherwise they only bound a
+    saving.
+    """
     return hardware.library.name == NCCL.name
 
 
 def largest_head(hardware: Hardware) -> int:
-    """The largest head that a fused kernel takes."""
+    """Return the largest head size that a fused kernel supports."""
     return LARGEST_HEAD["f8" in hardware.tflops]
 
 
 def _times_us(
     hardware: Hardware, work: AttentionWork, slower: float, faster: float
 ) -> Speed:
-    """Microseconds of a kernel. The fastest splits the keys between blocks where there are few."""
+    """Return the µs of a kernel.
+
+    The fastest kernel splits the keys between blocks if there are few blocks.
+    """
     share = _share(hardware, work, slower, faster)
     filled = min(work.blocks / hardware.cores, 1.0)
     per_block = BYTES_PER_CLOCK * hardware.clock_ghz * 1e3  # bytes a microsecond
@@ -198,7 +213,7 @@ def _times_us(
 def _kernel_us(
     hardware: Hardware, work: AttentionWork, share: float, memory_us: float
 ) -> float:
-    """The longer of arithmetic, at a share of the peak, and memory."""
+    """Return the longer of memory time and arithmetic time at a share of the peak."""
     dtype = "f8" if work.is_f8 and "f8" in hardware.tflops else "f16"
     peak = hardware.tflops[dtype] * 1e6
     return max(KERNEL_US + memory_us, work.executed / (peak * share))
@@ -207,8 +222,8 @@ def _kernel_us(
 def _share(
     hardware: Hardware, work: AttentionWork, slower: float, faster: float
 ) -> Speed:
-    """Of the peak, what a fused kernel reaches."""
-    # below the measured lengths in proportion
+    """Return the share of the peak that a fused kernel reaches."""
+    # proportional to the length below the shortest measured one
     short = min(work.inner_length / _LENGTHS[0], 1.0)
     if not has_figures(hardware):
         return _scaled(_UNPUBLISHED, short)

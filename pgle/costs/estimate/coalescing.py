@@ -1,11 +1,11 @@
-"""How the threads of a fusion's kernel read memory: in whole sectors, or one element of each.
+"""How the threads of a fusion's kernel read memory: whole sectors, or one element of each sector.
 
 The 32 threads of a warp compute neighbouring elements, and their reads become transactions of whole
-sectors (NVIDIA, "CUDA C++ Best Practices Guide", coalesced access). XLA's loop emitter gives a
+sectors (NVIDIA, "CUDA C++ Best Practices Guide", coalesced access). XLA's loop emitter gives each
 thread an element of the result. Its emitters of reductions and of tiled transpositions read
-operands in their own order, through shared memory (openxla/xla `xla/backends/gpu/codegen/emitters`,
-`xla/service/gpu/ir_emission_utils.cc`). Here the addresses of some warps are worked out by
-following the elements back through the fusion, and their sectors are counted.
+operands in the operands' order, through shared memory (openxla/xla
+`xla/backends/gpu/codegen/emitters`, `xla/service/gpu/ir_emission_utils.cc`). pgle computes the
+addresses of a few warps: it follows the elements back through the fusion, and counts the sectors.
 """
 
 from __future__ import annotations
@@ -22,32 +22,32 @@ import numpy.typing as npt
 from pgle.xla.hlo.module import BITS, Computation, Instruction, Module, Shape
 
 _Places: TypeAlias = npt.NDArray[np.int64]
-_Layout: TypeAlias = tuple[int, ...]  # as of `Shape.minor_to_major`
+_Layout: TypeAlias = tuple[int, ...]  # like `Shape.minor_to_major`
 
 WARP = 32  # threads
 SECTOR_BYTES = 32
-"""What one transaction moves at least (NVIDIA, "CUDA C++ Best Practices Guide", coalesced
-access).
-"""
+"""The smallest transaction (NVIDIA, "CUDA C++ Best Practices Guide", coalesced access)."""
 FETCH_BYTES = 64
-"""What device memory moves to the second-level cache at once (``dram_to_l2_transaction_size_bytes``
-of openxla/xla `xla/stream_executor/device_description.h`, by which XLA prices uncoalesced reads).
+"""The bytes that device memory sends to the second-level cache at once
+(``dram_to_l2_transaction_size_bytes`` in openxla/xla `xla/stream_executor/device_description.h`;
+XLA prices uncoalesced reads by it).
 """
 LINE_BYTES = 128
-"""A line of a cache (the same guide): the most that one element can bring along."""
-# second-level cache of an A100, the smallest of the GPUs known here (its data sheet)
+"""A cache line (the same guide): the most bytes that one element can fetch."""
+# second-level cache of an A100 (its data sheet), the smallest of the GPUs in the tables
 L2_BYTES = 40 << 20
 L2_SPEED = 2.5
-"""Bandwidth of the second-level cache over device memory (``kL2CacheSpeedup`` in openxla/xla
-`xla/service/gpu/model/gpu_performance_model_base.cc`)."""
+"""Bandwidth of the second-level cache divided by that of device memory (``kL2CacheSpeedup`` in
+openxla/xla `xla/service/gpu/model/gpu_performance_model_base.cc`).
+"""
 
 LEAST_TILED = 16
-"""Size of both swapped dimensions from which on XLA transposes through shared memory
+"""XLA transposes through shared memory if both swapped dimensions have at least this size
 (``kMinDimensionToTransposeTiled`` in openxla/xla `xla/service/gpu/ir_emission_utils.h`).
 """
 
-_SAMPLES = 8  # warps looked at
-_MOST_STEPS = 2_000  # instructions followed
+_SAMPLES = 8  # warps to follow
+_MOST_STEPS = 2_000  # most instructions to follow
 _STOPS = frozenset(
     (
         "call",
@@ -64,7 +64,7 @@ _STOPS = frozenset(
         "while",
     )
 )
-"""Opcodes whose reads are not followed: their own models price them, or data decides."""
+"""Opcodes whose reads are not followed: they have their own models, or data decides."""
 
 
 _NO_PATH = _STOPS | {
@@ -75,15 +75,13 @@ _NO_PATH = _STOPS | {
     "slice",
     "transpose",
 }
-"""Opcodes through which XLA does not look for the instruction that decides on an emitter."""
+"""XLA does not look through these opcodes for the instruction that decides the emitter."""
 
 
 class Reads(NamedTuple):
-    """Bytes that reads of one operand bring along, as multiples of the bytes that are needed; 1 is
-    coalesced.
-    """
+    """Bytes that reads of one operand fetch, as multiples of the needed bytes; 1 is coalesced."""
 
-    # if every other element of a fetched sector is still in a cache when its turn comes
+    # if a cache still holds the rest of a fetched sector when it is needed
     sectors: float = 1.0
     fetches: float = 1.0  # if nothing is reused
     lines: float = 1.0  # if nothing is reused, and whole lines are fetched
@@ -93,7 +91,7 @@ COALESCED = Reads()
 
 
 def reads_of(module: Module, instruction: Instruction) -> Mapping[int, Reads]:
-    """How each operand is read, by its number; coalesced ones are left out."""
+    """Return how each operand is read, by its number. Coalesced operands are left out."""
     fused = module.fused(instruction)
     if fused is not None:
         is_looping = instruction.fusion_kind in ("kLoop", "kInput")
@@ -112,7 +110,7 @@ def reads_of(module: Module, instruction: Instruction) -> Mapping[int, Reads]:
 
 
 def _layouts(fused: Computation) -> tuple[_Layout, ...]:
-    """The layouts of a fusion's instructions."""
+    """Return the layouts of a fusion's instructions."""
     return tuple(item.shape.minor_to_major for item in fused.instructions)
 
 
@@ -120,7 +118,9 @@ def _layouts(fused: Computation) -> tuple[_Layout, ...]:
 def _reads_of_fusion(
     fused: Computation, layouts: tuple[_Layout, ...]
 ) -> Mapping[int, Reads]:
-    """As `reads_of`. The cache needs `layouts` in its key: equal shapes may differ in them."""
+    """Do the same as `reads_of` for a fusion. The cache needs `layouts` in its key, because equal
+    shapes may differ in layout.
+    """
     items = {item.name: item for item in fused.instructions}
     walk = _Walk(items)
     root = items[fused.root]
@@ -131,32 +131,35 @@ def _reads_of_fusion(
 
 @dataclass
 class _Walk:
-    """Follows the elements of some warps from results to parameters."""
+    """Follows the elements of a few warps from results to parameters."""
 
-    items: Mapping[str, Instruction]  # of the fused computation
-    reads: dict[int, Reads] = field(default_factory=dict)  # by parameter, the worst
+    items: Mapping[str, Instruction]  # the instructions of the fused computation
+    # the worst reads of each parameter
+    reads: dict[int, Reads] = field(default_factory=dict)
     steps: int = 0
-    # places by instruction and their identities: a fusion often uses a value twice
+    # places by instruction and identities of the places, because a fusion often uses a value twice
     followed: dict[tuple[str, tuple[int, ...]], Sequence[_Places]] = field(
         default_factory=dict
     )
 
     def found(self) -> Mapping[int, Reads]:
-        """By parameter, without those that are coalesced."""
+        """Return the reads by parameter, without coalesced ones."""
         worst = self.reads.items()
         return {number: reads for number, reads in worst if reads != COALESCED}
 
     def start(self, root: Instruction) -> None:
-        """Follow one result in the order in which its emitter's threads take elements."""
+        """Follow one result in the order in which the threads of its emitter take elements."""
         if root.opcode == "dynamic-update-slice" and root.operands[1] in self.items:
-            root = self.items[root.operands[1]]  # in place
+            root = self.items[root.operands[1]]  # an update in place
         hero = self.hero(root)
         first = root if hero is None else self.items[hero.operands[0]]
         self.follow(first, _threads(first.shape))
 
     def hero(self, root: Instruction) -> Instruction | None:
-        """The reduction or tiled transposition behind element-wise instructions whose operand XLA
-        reads in its order.
+        """Return the instruction whose operand XLA reads in the operand's order, or None.
+
+        It is a reduction or a tiled transposition, with only element-wise instructions between it
+        and the root.
         """
         found: list[Instruction] = []
         todo, seen = [root], {root.name}
@@ -178,7 +181,11 @@ class _Walk:
         return found[0] if len(found) == 1 else None
 
     def follow(self, item: Instruction, places: Sequence[_Places]) -> None:
-        """Follow elements of an instruction, given by their indices in each dimension."""
+        """Follow elements of an instruction.
+
+        Args:
+            places: for each dimension, the indices of the elements.
+        """
         key = item.name, tuple(map(id, places))
         if key in self.followed:
             return
@@ -206,11 +213,11 @@ class _Walk:
 
 
 def _threads(shape: Shape) -> Sequence[_Places]:
-    """Indices of the elements that some warps take, in the order of memory."""
+    """Return the indices of the elements that a few warps take, in the order of memory."""
     return _warps(shape.dimensions, shape.minor_to_major)
 
 
-@lru_cache(maxsize=256)  # results of one shape are followed from the same places
+@lru_cache(maxsize=256)  # results of one shape start from the same places
 def _warps(dimensions: tuple[int, ...], layout: _Layout) -> Sequence[_Places]:
     shape = Shape("", dimensions, minor_to_major=layout)
     count = shape.count
@@ -221,7 +228,7 @@ def _warps(dimensions: tuple[int, ...], layout: _Layout) -> Sequence[_Places]:
 
 
 def _order(shape: Shape) -> list[int]:
-    """Dimensions from the slowest to the one whose elements lie side by side."""
+    """Return the dimensions from the slowest to the one whose elements are adjacent in memory."""
     rank = len(shape.dimensions)
     if sorted(shape.minor_to_major) == list(range(rank)):
         return list(reversed(shape.minor_to_major))
@@ -229,7 +236,7 @@ def _order(shape: Shape) -> list[int]:
 
 
 def _unravelled(shape: Shape, linear: _Places) -> list[_Places]:
-    """Indices in each dimension of places in memory."""
+    """Convert places in memory to indices in each dimension."""
     found: dict[int, _Places] = {}
     for dimension in reversed(_order(shape)):
         size = max(shape.dimensions[dimension], 1)
@@ -239,7 +246,7 @@ def _unravelled(shape: Shape, linear: _Places) -> list[_Places]:
 
 
 def _ravelled(shape: Shape, places: Sequence[_Places]) -> _Places:
-    """Places in memory of indices in each dimension."""
+    """Convert indices in each dimension to places in memory."""
     linear = np.zeros(len(places[0]) if places else 1, np.int64)
     for dimension in _order(shape):
         linear = linear * shape.dimensions[dimension] + places[dimension]
@@ -249,8 +256,9 @@ def _ravelled(shape: Shape, places: Sequence[_Places]) -> _Places:
 def _places_in(
     item: Instruction, number: int, operand: Shape, places: Sequence[_Places]
 ) -> list[_Places] | None:
-    """Indices in an operand of the elements that a result's elements are made of; None where data
-    decides them.
+    """Return the indices in an operand of the elements that a result's elements come from.
+
+    None if data decides them, or the shapes do not tell.
     """
     opcode = item.opcode
     if opcode in ("bitcast", "reshape"):
@@ -284,13 +292,15 @@ def _places_in(
             for at, size in zip(places, operand.dimensions, strict=True)
         ]
     if opcode == "reduce":
-        return None  # each thread goes along its own row, and takes all of a sector in turn
+        return None  # each thread reads along its own row, so it uses each sector whole
     same_rank = operand.dimensions == item.shape.dimensions
     return list(places) if same_rank else None
 
 
 def _counted(shape: Shape, places: Sequence[_Places]) -> Reads:
-    """Bytes of sectors, fetches and lines that the warps touch over the bytes that they need."""
+    """Return the bytes of sectors, fetches and lines that the warps touch, divided by the bytes
+    that they need.
+    """
     bits = max(BITS.get(shape.dtype, 0), 8)
     size = bits // 8
     addresses = _ravelled(shape, places) * size
@@ -304,7 +314,7 @@ def _counted(shape: Shape, places: Sequence[_Places]) -> Reads:
     needed_by_warp = _distinct(warps) * size
     fewest = int((-(-needed_by_warp // SECTOR_BYTES)).sum())
     if sectors < 2 * fewest:
-        # ends of a row, or elements that do not begin at a sector
+        # These are ends of rows, or elements that do not begin at a sector.
         return COALESCED
     needed = int(needed_by_warp.sum())
     return Reads(
@@ -315,7 +325,7 @@ def _counted(shape: Shape, places: Sequence[_Places]) -> Reads:
 
 
 def _distinct(rows: _Places) -> _Places:
-    """How many values each sorted row has, int64[rows]."""
+    """Return int64[rows]: the number of distinct values in each sorted row."""
     changes = np.diff(rows, axis=1) != 0
     found: _Places = 1 + changes.sum(axis=1)
     return found
@@ -324,8 +334,8 @@ def _distinct(rows: _Places) -> _Places:
 def _is_tiled(item: Instruction, operand: Shape) -> bool:
     """Whether XLA transposes through shared memory, so that reads and writes are coalesced.
 
-    After neighbours that stay together are merged, two dimensions change places, or three are
-    turned around.
+    XLA does so if two dimensions swap places, or three are reversed. Neighbouring dimensions that
+    stay together count as one.
     """
     if item.opcode not in ("copy", "transpose"):
         return False
@@ -336,9 +346,10 @@ def _is_tiled(item: Instruction, operand: Shape) -> bool:
 
 
 def _permutation(item: Instruction, operand: Shape) -> tuple[list[int], list[int]]:
-    """Which dimension of the operand, slowest first, comes where in the result, and their sizes.
+    """Return the operand's dimension at each place of the result, slowest first, and the sizes by
+    operand dimension.
 
-    Neighbours that stay neighbours are one dimension, and dimensions of size 1 are none.
+    Neighbours that stay together count as one dimension. Dimensions of size 1 do not count.
     """
     of = (
         item.dimensions

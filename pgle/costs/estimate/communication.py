@@ -1,16 +1,16 @@
-"""How long a collective takes: XLA's own measurements, and NCCL's model for what they do not cover.
+"""Estimate how long a collective takes, from XLA's own measurements and NCCL's model.
 
-Measured: the tables in `pgle/xla/data/perf_tables`, one NVLink domain of H100, B200, GB200 and
-GB300 (their README names the sources), read between neighbouring points on logarithmic scales.
-Another GPU or group takes the nearest measured group, and what NCCL's model says that the
-difference costs. Two rules hold for all of them: more bytes never take less time, and no GPU takes
-longer than a weaker one that XLA measured on the same network. Not modelled here: contention with
-compute.
+The tables in `pgle/xla/data/perf_tables` measure one NVLink domain of H100, B200, GB200 and GB300
+(their README names the sources). pgle interpolates between neighbouring points on logarithmic
+scales. For another GPU or group, it takes the nearest measured group, and adds the difference by
+NCCL's model. Two rules hold for all of them. More bytes never take less time. No GPU takes longer
+than a weaker one that XLA measured on the same network. Contention with compute is not modelled
+here.
 
-A collective of NCCL takes a latency and its bytes over a bandwidth; NCCL takes the algorithm and
-protocol with the least sum. Small messages so get LL or LL128, large ones Simple, whose steps
-between hosts take five times as long. Latencies and shares of bandwidth are each vendor's
-(`pgle.xla.vendors`). Bus bandwidths are as nccl-tests defines them
+By NCCL's model, a collective takes a latency, and its bytes divided by a bandwidth. NCCL chooses
+the algorithm and the protocol with the smallest sum. So small messages use LL or LL128, and large
+ones use Simple, whose steps between hosts take five times as long. `pgle.xla.vendors` has each
+vendor's latencies and shares of bandwidth. Bus bandwidths are defined as in nccl-tests
 (NVIDIA/nccl-tests `doc/PERFORMANCE.md`). The law of hosts is `1 / bandwidth = a + b * log2(hosts)`.
 It is fitted on one public series and judged on others: docs/evidence/estimates.md.
 """
@@ -30,23 +30,23 @@ from pgle.xla.collective_kinds import KINDS
 from pgle.xla.hlo.module import Instruction, Module
 from pgle.xla.targets import KERNEL_US, TABLE, Hardware, weaker
 
-# logarithms of bytes, ascending, and of microseconds, never falling
+# logarithms of bytes, ascending, and logarithms of µs, which never fall
 Curve = tuple[Sequence[float], Sequence[float]]
 
 
 def inside_us(kind: str, group: int, size_bytes: float, hardware: Hardware) -> float:
-    """What a collective takes inside one NVLink domain, by the table of the nearest GPU; KeyError
-    without one.
+    """Return the µs of a collective inside one NVLink domain, from the table of the nearest GPU.
 
-    Slower links make the bytes take that much longer, without the latency.
+    On slower links the bytes take longer in proportion, but the latency stays.
 
     Args:
-        group: devices; between the table's counts on a logarithmic scale, beyond them the nearest.
-        size_bytes: as nccl-tests count them.
+        group: number of devices. Between the table's counts it is interpolated on a logarithmic
+            scale; beyond them the nearest count is taken.
+        size_bytes: as nccl-tests count them. Below the table's smallest size, the time of the
+            smallest counts; above the largest, time grows in proportion to the bytes.
 
-    Returns:
-        Microseconds; below the smallest size of the table the smallest size's time, above the
-        largest in proportion to the bytes.
+    Raises:
+        KeyError: there is no table for this GPU and kind.
     """
     base = TABLE[hardware.measured_as]
     x = log(max(size_bytes, 1.0))
@@ -56,7 +56,7 @@ def inside_us(kind: str, group: int, size_bytes: float, hardware: Hardware) -> f
 
 
 def groups_measured(gpu: str, kind: str) -> Sequence[int]:
-    """The group sizes of a table, ascending."""
+    """Return the group sizes in a table, ascending; empty without a table."""
     return sorted(_points().get((gpu, kind), ()))
 
 
@@ -78,7 +78,7 @@ def _points() -> Mapping[tuple[str, str], Mapping[int, list[tuple[float, float]]
 def _measured_sizes(
     groups: Iterable[Sequence[tuple[float, float]]],
 ) -> list[float]:
-    """Logarithms of the bytes that any group was measured at, ascending."""
+    """Return the logarithms of the bytes at which any group was measured, ascending."""
     found: set[float] = set()
     for points in groups:
         found.update(size for size, _ in points)
@@ -87,8 +87,9 @@ def _measured_sizes(
 
 @lru_cache(maxsize=256)
 def _curves(gpu: str, kind: str, slower: float) -> Mapping[int, Curve]:
-    """Curves by group, ascending, of which a larger group never takes less; all have the sizes of
-    all.
+    """Return a curve for each group size, ascending. All curves hold the sizes of all groups.
+
+    A larger group never takes less time.
     """
     groups = _points()[gpu, kind]
     sizes = _measured_sizes(groups.values())
@@ -96,7 +97,7 @@ def _curves(gpu: str, kind: str, slower: float) -> Mapping[int, Curve]:
     beyond = [inf] * len(sizes)
     for group in sorted(groups, reverse=True):
         places, times = curve(groups[group])
-        least = exp(times[0])  # links that are slower only slow the levels above
+        least = exp(times[0])  # slower links add only to the time above the latency
         own = places, [log(least + (exp(time) - least) * slower) for time in times]
         beyond = [
             min(_at(own, size), more) for size, more in zip(sizes, beyond, strict=True)
@@ -106,12 +107,12 @@ def _curves(gpu: str, kind: str, slower: float) -> Mapping[int, Curve]:
 
 
 def curve(points: Sequence[tuple[float, float]]) -> Curve:
-    """Points as a curve that never falls: each takes the least time of all that move as many bytes
-    or more.
+    """Turn points into a curve that never falls: each takes the least time of all points with as
+    many bytes or more.
 
-    More bytes take no less time, and what disturbs a measurement only adds to it. The tables of
-    H100 and B200 have 123 µs for an all-reduce of a kilobyte between two GPUs, 15 µs for one of 64;
-    up to 1 MiB this curve is a fifth below their median. XLA's later and quieter tables (GB200) and
+    More bytes take no less time, and disturbances only add to a measurement. For an all-reduce
+    between two GPUs, the tables of H100 and B200 have 123 µs for one kilobyte but 15 µs for 64. Up
+    to 1 MiB this curve is a fifth below their median. XLA's later and quieter tables (GB200) and
     real jobs agree with the curve, not with the median (docs/evidence/estimates.md).
     """
     sizes, times = zip(*sorted(points), strict=True)
@@ -119,7 +120,9 @@ def curve(points: Sequence[tuple[float, float]]) -> Curve:
 
 
 def _between(x: float, places: Sequence[float], values: Sequence[float]) -> float:
-    """The value at `x` between two neighbours; outside, the value of the nearest."""
+    """Return the value at `x`, interpolated between two neighbours; outside, the value of the
+    nearest.
+    """
     index = bisect_right(places, x)
     if index in (0, len(places)):
         return values[max(index - 1, 0)]
@@ -128,7 +131,7 @@ def _between(x: float, places: Sequence[float], values: Sequence[float]) -> floa
 
 
 def rows(name: str) -> list[list[str]]:
-    """The rows of a shipped table, ``collectives.tsv`` or ``matmuls.tsv``, as text."""
+    """Return the rows of a shipped table, ``collectives.tsv`` or ``matmuls.tsv``, as text."""
     text = (
         resources.files("pgle.xla")
         .joinpath(f"data/perf_tables/{name}")
@@ -138,35 +141,36 @@ def rows(name: str) -> list[list[str]]:
 
 
 HOSTS_A, HOSTS_B = 0.9089, 0.0546
-"""The law of hosts, relative to NCCL's bandwidth inside an H100 host (370.8 GB/s): least squares of
-the reduce-scatter on 4, 8 and 16 hosts of 8 H100 in NVIDIA/nccl issue 1229 (360, 345 and 320 GB/s),
-less the latency of a ring, which the model counts by itself. The size of its messages is not
-published; 8 GiB is taken (`benchmarks/hosts.py` repeats it).
+"""The law of hosts, relative to NCCL's bandwidth inside an H100 host (370.8 GB/s).
+
+Least squares of the reduce-scatter on 4, 8 and 16 hosts of 8 H100 in NVIDIA/nccl issue 1229: 360,
+345 and 320 GB/s. The latency of a ring is subtracted, because the model adds it separately. The
+issue does not state the message size; 8 GiB is assumed (`benchmarks/hosts.py` repeats the fit).
 """
 
 LAUNCH_US = 5.0
 """XLA's `kNcclKernelLaunchOverhead` (openxla/xla `gpu_performance_model_base.h`), for transfers
-that NCCL's table of latencies does not cover.
+that are not in NCCL's table of latencies.
 """
 
 
 @dataclass(frozen=True, slots=True)
 class DeviceGroup:
-    """The devices that talk to each other."""
+    """The devices of one collective, and how they are spread over hosts."""
 
-    size: int  # devices
-    hosts: int  # hosts they are on
-    widest: int = 0  # devices on the host with most of them; 0: they are spread evenly
+    size: int  # number of devices
+    hosts: int  # number of hosts
+    widest: int = 0  # devices on the host with the most; 0 if they are spread evenly
 
     @property
     def per_host(self) -> int:
-        """Devices of the group on one host, the one with most of them."""
+        """Number of devices on the host with the most."""
         return self.widest or max(ceil(self.size / self.hosts), 1)
 
 
 def bus_bandwidth_gb_s(group: DeviceGroup, hardware: Hardware) -> float:
-    """Bus bandwidth of a ring: NVLink inside a host; across hosts the network cards of its devices,
-    by the law.
+    """Return the bus bandwidth of a ring: NVLink inside a host; across hosts the network cards of
+    its devices, by the law of hosts.
     """
     if group.hosts <= 1:
         return hardware.nvlink_gb_s
@@ -177,8 +181,9 @@ def bus_bandwidth_gb_s(group: DeviceGroup, hardware: Hardware) -> float:
 def between_hosts_us(
     kind: str, size: float, group: DeviceGroup, hardware: Hardware
 ) -> float:
-    """What the network cards take at least for what must cross hosts, however the algorithm orders
-    it.
+    """Return the least µs that the network cards take for the bytes that must cross hosts.
+
+    No algorithm can be faster.
     """
     if group.hosts <= 1:
         return 0.0
@@ -199,7 +204,7 @@ def between_hosts_us(
 def nccl_us(
     kind: str, size: float, group: DeviceGroup, hardware: Hardware
 ) -> tuple[float, float]:
-    """Microseconds by NCCL's model, and how much of them is latency.
+    """Return the µs of a collective by NCCL's model, and the part that is latency.
 
     Args:
         size: bytes, as nccl-tests count them.
@@ -242,10 +247,10 @@ def nccl_us(
 
 
 def _tree_bytes(size: float, group: DeviceGroup, hardware: Hardware) -> float:
-    """Bytes that a tree moves over the slowest link: up and down.
+    """Return the bytes that a tree moves over the slowest link: up and down.
 
-    Between two hosts both halves of the sum cross at once, each in its own direction (NVIDIA/nccl
-    `tuning.cc` takes the bandwidth inside a host there, too): what they then take inside the hosts
+    Between two hosts, both halves of the sum cross at once, each in its own direction (NVIDIA/nccl
+    `tuning.cc` also takes the bandwidth inside a host there). Their time inside the hosts then
     bounds it.
     """
     if group.hosts != 2:
@@ -258,20 +263,20 @@ def _tree_bytes(size: float, group: DeviceGroup, hardware: Hardware) -> float:
 BINNED = (
     2,
     22,
-)  # release of NCCL from which calls of one group have protocols by their size
-# calls of one group whose bytes differ by less than this factor get one protocol, by all their
-# bytes
+)  # NCCL release since which calls of one group have protocols by their size
+# Calls of one group get one protocol, chosen by their total bytes, if their sizes differ by less
+# than this factor.
 SAME_PROTOCOL = 4
-_RACK = TABLE["gb200"]  # whose table has groups of more than one host of others
+_RACK = TABLE["gb200"]  # its table has groups larger than one host of other GPUs
 _SIZES = [
     2.0**bits for bits in range(41)
-]  # bytes at which a curve is worked out: up to a tebibyte
+]  # bytes at which a curve is computed, up to a tebibyte
 
 
 def group_of(
     module: Module, instruction: Instruction, hardware: Hardware
 ) -> DeviceGroup:
-    """The largest replica group of a collective; all devices where it names none."""
+    """Return the largest replica group of a collective; all devices if it names none."""
     devices = max(module.num_devices, 1)
     groups = instruction.replica_groups or (tuple(range(devices)),)
     found = []
@@ -293,10 +298,10 @@ def group_of(
 def collective_us(
     module: Module, kind: str, instruction: Instruction, hardware: Hardware
 ) -> float:
-    """Microseconds of one collective with all ranks arriving together.
+    """Return the µs of one collective if all ranks arrive together.
 
     Args:
-        kind: ``all-gather``, ``all-reduce`` …, of an async op the wrapped one.
+        kind: ``all-gather``, ``all-reduce`` …; for an async operation, the wrapped one.
     """
     size = payload_bytes(module, kind, instruction)
     if not KINDS[kind].ends_together:
@@ -312,14 +317,14 @@ def collective_us(
 def _queued_us(
     kind: str, calls: Collection[int], size: int, group: DeviceGroup, hardware: Hardware
 ) -> float:
-    """What the calls of one group add to one call with all their bytes: calls that share a channel
-    run one by one.
+    """Return the extra µs of several calls in one group, compared with one call of all their bytes.
 
-    A collective of many operands is one group of calls and one kernel. NCCL gives each channel the
-    same number of bytes, call after call in order of their bytes (NVIDIA/nccl `src/enqueue.cc`,
-    2.21 and later), so that small calls all go to one channel, and each adds its latency there.
-    To 2.21 the whole group has one protocol, and small calls that overlap large ones wait longest;
-    2.22 and later choose one for calls of about a size (`SAME_PROTOCOL`).
+    Calls that share a channel run one after the other. A collective with many operands is one group
+    of calls and one kernel. NCCL gives each channel the same number of bytes, and assigns the calls
+    in order of their bytes (NVIDIA/nccl `src/enqueue.cc`, 2.21 and later). So small calls all go to
+    one channel, and each adds its latency there. Up to 2.21 the whole group has one protocol, and
+    small calls that overlap large ones wait longest. 2.22 and later choose a protocol for calls of
+    similar size (`SAME_PROTOCOL`).
 
     Args:
         calls: bytes of each operand.
@@ -347,8 +352,8 @@ def _queued_us(
 def _latencies_us(
     kind: str, ordered: Sequence[int], size: int, group: DeviceGroup, hardware: Hardware
 ) -> list[float]:
-    """Of each call of a group, in order of bytes, the latency of the protocol that NCCL chooses for
-    those like it.
+    """Return the latency of each call of a group, in order of bytes. NCCL chooses one protocol for
+    calls of similar size.
     """
     scale = size / sum(ordered)
     latency: list[float] = []
@@ -364,11 +369,11 @@ def _latencies_us(
 
 
 def group_us(kind: str, group: DeviceGroup, size: float, hardware: Hardware) -> float:
-    """Microseconds of a collective of a group, by the tables where they hold it.
+    """Return the µs of a collective in one group, from the tables if they hold it.
 
     Args:
-        kind: with a measured table its name there (``all-gather``, ``permute-ring``), else the
-            collective's kind.
+        kind: the name in a measured table if there is one (``all-gather``, ``permute-ring``), else
+            the collective's kind.
         size: bytes, as nccl-tests count them.
     """
     is_covered = group.per_host <= _widest(kind, hardware)
@@ -387,12 +392,12 @@ def group_us(kind: str, group: DeviceGroup, size: float, hardware: Hardware) -> 
 
 
 def _widest(kind: str, hardware: Hardware) -> float:
-    """The most devices of one NVLink domain in the table of the nearest GPU."""
+    """Return the largest number of devices in one NVLink domain of the nearest GPU's table."""
     return max(groups_measured(hardware.measured_as, kind), default=inf)
 
 
 def _by_table(kind: str, group: DeviceGroup, size: float, hardware: Hardware) -> float:
-    """By the table of the nearest GPU alone."""
+    """Return the µs from the table of the nearest GPU alone, or from the model if there is none."""
     measured = groups_measured(hardware.measured_as, kind)
     if not measured:
         return _model_us(kind, size, group, hardware)
@@ -404,13 +409,13 @@ def _by_table(kind: str, group: DeviceGroup, size: float, hardware: Hardware) ->
 
 @lru_cache(maxsize=4096)
 def _curve(kind: str, group: DeviceGroup, near: int, hardware: Hardware) -> Curve:
-    """Times over sizes: times of `near` devices in one domain, and what NCCL's model says that
-    hosts add.
+    """Return times over sizes: times of `near` devices in one domain, plus what hosts add by NCCL's
+    model.
 
-    Two readings of that; the lesser counts. Either the difference of the model's times is added, so
-    that switches which reduce inside a host keep their gain. Or its latency is added, and the whole
-    takes no less than the model says, so that a table slower inside a host than NCCL across hosts
-    does not count twice. The curve never falls.
+    The smaller of two values counts. The first adds the difference of the model's times, so that
+    switches that reduce inside a host keep their gain. The second adds the difference of latencies,
+    and is at least the model's time. It avoids counting twice if a table is slower inside a host
+    than NCCL across hosts. The curve never falls.
     """
     points = _points()[hardware.measured_as, kind].values()
     inside = DeviceGroup(near, 1)
@@ -431,9 +436,7 @@ def _curve(kind: str, group: DeviceGroup, near: int, hardware: Hardware) -> Curv
 
 
 def _model_us(kind: str, size: float, group: DeviceGroup, hardware: Hardware) -> float:
-    """Without a table: latency and bytes over bandwidth, by NCCL's model; a permute has one link
-    per device.
-    """
+    """Return the µs by NCCL's model, without a table. In a permute each device uses one link."""
     if not kind.startswith("permute"):
         return nccl_us(kind, size, group, hardware)[0]
     ring = hardware.library.ring
@@ -446,11 +449,13 @@ def _model_us(kind: str, size: float, group: DeviceGroup, hardware: Hardware) ->
 
 
 def payload_bytes(module: Module, kind: str, instruction: Instruction) -> int:
-    """The S of nccl-tests' formulas: bytes gathered, to be scattered, or reduced, on one device."""
+    """Return the S of nccl-tests' formulas: bytes gathered, to be scattered, or reduced, on one
+    device.
+    """
     operands = module.operand_shapes(instruction)
     given = sum(shape.size_bytes for shape in operands if shape.dtype != "token")
     if KINDS[kind].payload == "first" and operands:
-        # the second is the output, the others say where rows go
+        # the second operand is the output, and the others tell where rows go
         return operands[0].size_bytes
     if KINDS[kind].payload == "result":
         result = instruction.shape
@@ -464,7 +469,8 @@ def payload_bytes(module: Module, kind: str, instruction: Instruction) -> int:
 def _pairs(
     module: Module, instruction: Instruction, hardware: Hardware
 ) -> tuple[str, DeviceGroup]:
-    """Which table of permutes, pairs that swap or a ring, and whether a pair crosses hosts.
+    """Return the table for a permute (pairs that swap, or a ring), and a group that tells whether a
+    pair crosses hosts.
 
     One direction is as fast as a ring.
     """

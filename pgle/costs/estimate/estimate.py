@@ -1,14 +1,14 @@
-"""Costs that nobody measured: what an instruction takes on a given GPU, and the least that is
-possible.
+"""Estimate what an instruction costs on a given GPU without measuring it, and the least time that
+it can take.
 
-Collectives (`communication`) and matrix products come from XLA's measured tables, scaled for a GPU
-that has no table, or a fabric; the rest is a roofline of shapes. All that comes out is
-`Origin.ESTIMATED`. How far it is from two real jobs: docs/evidence/rehearse.md and
-`benchmarks/estimate.py`.
+Collectives (`communication`) and matrix products (`products`) come from XLA's measured tables. They
+are scaled for a GPU or network that has no table. All other estimates are rooflines of shapes.
+Every result is `Origin.ESTIMATED`. docs/evidence/rehearse.md and `benchmarks/estimate.py` compare
+them with two real jobs.
 
-The least is a bound and no estimate, so it leaves out what a cache or another algorithm may save:
-bytes of device memory, convolutions (Winograd), attention (masks) and transfers whose size data
-decides.
+The least time is a bound, not an estimate. It leaves out everything that a cache or another
+algorithm may save: bytes of device memory, convolutions (Winograd), attention (masks), and
+transfers whose size depends on data.
 """
 
 from __future__ import annotations
@@ -59,11 +59,11 @@ from pgle.xla.targets import (
 def least_us(
     module: Module, instruction: Instruction, hardware: Hardware, *, hosts: bool = True
 ) -> float:
-    """Microseconds below which no execution of an instruction can be; 0 if nothing is known.
+    """Return the shortest possible time of an instruction in µs; 0 if nothing is known.
 
     Args:
-        instruction: of any kind; of an asynchronous operation its start.
-        hosts: bytes between hosts take the network; without, NVLink.
+        instruction: of any kind; for an asynchronous operation, its start.
+        hosts: True if bytes between hosts take the network; False if they take NVLink.
     """
     if instruction.latency_ns is not None:  # the program states its cost
         return 0.0
@@ -88,8 +88,10 @@ def least_us(
 def _transfer_us(
     module: Module, kind: str, inner: Instruction, hardware: Hardware, *, hosts: bool
 ) -> float:
-    """What has to enter a device, or a host, at the links' peak; a switch may reduce and copy on
-    the way.
+    """Return the least transfer time in µs: the bytes that must enter a device or a host, at the
+    links' peak.
+
+    A switch may reduce and copy on the way.
     """
     if kind == "ragged-all-to-all":
         return 0.0
@@ -107,8 +109,8 @@ def _transfer_us(
     inside = size * (1 - 1 / group.size) / nvlink
     if not hosts or group.hosts <= 1:
         return inside
-    # Of an all-to-all each device has bytes of its own for the other hosts; of the rest a host
-    # needs each byte once.
+    # In an all-to-all, each device has its own bytes for the other hosts. In other collectives, a
+    # host needs each byte once.
     senders = group.per_host if kind == "all-to-all" else 1
     return max(
         inside,
@@ -120,17 +122,16 @@ def _transfer_us(
 
 
 def hardware_of(module: Module) -> Hardware:
-    """The GPU that a module was compiled for, by the file name of its dump; an H100 where that does
-    not tell.
+    """Return the GPU that a module was compiled for, by the file name of its dump; an H100 if the
+    name does not tell.
     """
     return by_architecture(module.architecture)
 
 
 def estimator(module: Module, hardware: Hardware) -> Callable[[Instruction], float]:
-    """A function from an instruction of `module` to its microseconds per execution on
-    `hardware`.
-    """
-    known: dict[str, float] = {}  # by name: an answer asks two or three times for each
+    """Return a function from an instruction of `module` to its µs per execution on `hardware`."""
+    # by name, because an answer asks two or three times for each instruction
+    known: dict[str, float] = {}
 
     def estimate(instruction: Instruction) -> float:
         name = instruction.name
@@ -159,7 +160,9 @@ def _estimated_us(
 
 
 def transferred_bytes(module: Module, instruction: Instruction) -> int:
-    """What a copy between device and host memory moves: of an update in place, the update alone."""
+    """Return the bytes that a copy between device and host memory moves; for an update in place,
+    the bytes of the update.
+    """
     inner = module.operation(instruction)
     computation = module.fused(inner)
     root = inner if computation is None else module.instructions[computation.root]
@@ -204,11 +207,11 @@ _MOVES = frozenset(
 
 
 def compute_us(module: Module, instruction: Instruction, hardware: Hardware) -> float:
-    """Microseconds of one execution of a compute instruction: the larger of arithmetic and memory
+    """Return the µs of one execution of a compute instruction: the larger of arithmetic and memory
     time.
 
-    Computing the places of elements is hidden by memory: a thread of an update in place, a gather
-    or a transposition has 27 to 55 instructions for one element or four (PTX of jaxlib 0.10.2).
+    Memory time hides the computation of addresses: a thread of an update in place, a gather or a
+    transposition has 27 to 55 instructions for one element or four (PTX of jaxlib 0.10.2).
     """
     products = sum(matmul_us(item, hardware) for item in matmuls(module, instruction))
     attention = attention_work(module, instruction)
@@ -228,14 +231,17 @@ def compute_us(module: Module, instruction: Instruction, hardware: Hardware) -> 
 
 
 def _waits_us(module: Module, instruction: Instruction) -> float:
-    """What scatters of a kernel wait if they write to all places equally often."""
+    """Return the µs that the scatters of a kernel wait if they write to all places equally
+    often.
+    """
     scatters = (item for item in module.parts(instruction) if item.opcode == "scatter")
     return max((even_us(module, item) for item in scatters), default=0.0)
 
 
 def pointwise_operations(module: Module, instruction: Instruction) -> int:
-    """Elements that the ops of a fusion compute one by one; each counts as one operation,
-    transcendental or not.
+    """Return the number of elements that the operations of a fusion compute one by one.
+
+    Each counts as one operation, even a transcendental one.
     """
     fused = module.fused(instruction)
     if fused is None:
@@ -245,7 +251,7 @@ def pointwise_operations(module: Module, instruction: Instruction) -> int:
 
 
 def _widest(module: Module, item: Instruction) -> tuple[int, ...]:
-    """The dimensions that an op loops over; of a reduction, its operand's dimensions."""
+    """Return the dimensions that an operation loops over; for a reduction, those of its operand."""
     shape = (
         operand_shape(module, item, 0)
         if item.opcode in ("reduce", "reduce-window")
@@ -255,18 +261,18 @@ def _widest(module: Module, item: Instruction) -> tuple[int, ...]:
 
 
 def bytes_accessed(module: Module, instruction: Instruction) -> tuple[int, int]:
-    """Bytes that an instruction must move: (device memory, host memory).
+    """Return the bytes that an instruction must move, as (device memory, host memory).
 
-    Each operand counts once. If only slices of it are read, the slices count; an update in place
-    counts the update.
+    Each operand counts once. If only slices of an operand are read, the slices count. For an update
+    in place, the update counts.
     """
     return _bytes(module, instruction, _needed(module, instruction))
 
 
 @dataclass(frozen=True, slots=True)
 class Extra:
-    """Bytes of device memory that a kernel moves besides those that it needs, since it takes parts
-    of sectors.
+    """Bytes of device memory that a kernel moves beyond those that it needs, because it uses only
+    parts of sectors.
     """
 
     least: float = 0.0
@@ -275,8 +281,9 @@ class Extra:
 
 
 def uncoalesced_bytes(module: Module, instruction: Instruction) -> Extra:
-    """What a kernel's reads bring along; reads that the second-level cache answers count by its
-    speed.
+    """Return the extra bytes that a kernel's reads fetch.
+
+    Reads that the second-level cache answers are converted to bytes of device memory by its speed.
     """
     found = reads_of(module, instruction)
     if not found:
@@ -335,7 +342,7 @@ def _bytes(
 
 
 def _result_bytes(instruction: Instruction) -> int:
-    """Bytes of a result, without the workspace that a library's call returns last."""
+    """Return the bytes of a result, without the workspace that a library call returns last."""
     workspace = (
         instruction.shape.elements[-1].size_bytes if has_workspace(instruction) else 0
     )
@@ -348,8 +355,9 @@ def _needed(module: Module, instruction: Instruction) -> _Needed | None:
 
 
 class _Needed:
-    """How many elements of each instruction of a fusion its results need: only the slices of a
-    sliced operand.
+    """The number of elements of each fused instruction that the fusion's results need.
+
+    Only the slices of a sliced operand count.
     """
 
     def __init__(self, module: Module, fused: Computation) -> None:
@@ -373,24 +381,31 @@ class _Needed:
 
     @property
     def written_bytes(self) -> int:
-        """Bytes of the results; of an update in place only the update."""
+        """Bytes of the results; for an update in place, only the update."""
         return sum(self._written(name).size_bytes for name in self.roots)
 
     def _written(self, root: str) -> Shape:
         return (self.update_of(root) or self.items[root]).shape
 
     def _count(self, name: str) -> int:
-        """Elements of an instruction; 0 if it is outside of the fusion."""
+        """Return the number of elements of an instruction; 0 if it is outside the fusion."""
         return self.items[name].shape.count if name in self.items else 0
 
     def read_bytes(self, number: int, whole: int) -> int:
-        """Bytes read of a parameter, of so many."""
+        """Return the bytes read of a parameter.
+
+        Args:
+            number: the parameter's number.
+            whole: the parameter's size in bytes.
+        """
         name = self.numbers.get(number, "")
         total = self._count(name)
         return ceil(whole * self.elements[name] / total) if total else 0
 
     def update_of(self, name: str) -> Instruction | None:
-        """What a root writes into an operand in place; None of any other root."""
+        """Return the instruction that a root writes into an operand in place; None for any other
+        root.
+        """
         item = self.items[name]
         while (
             item.opcode == "bitcast"
@@ -408,7 +423,7 @@ class _Needed:
             self.elements[name] = ceil(min(needed, self._count(name)))
 
     def _operands(self, item: Instruction, count: int) -> None:
-        """Elements of the operands that so many of the result need."""
+        """Record the elements of the operands that `count` elements of the result need."""
         rest = item.operands[1:]
         share = count / max(item.shape.count, 1)
         nested = _needed(self.module, item)

@@ -1,5 +1,5 @@
-"""What is known of the cost of each instruction: a model, a bound only, or nothing. Decided here
-and nowhere else.
+"""Decide what is known of each instruction's cost: a model, only a bound, or nothing. No other file
+decides this.
 """
 
 from __future__ import annotations
@@ -29,16 +29,18 @@ _PRICED = (
     "__triton",
     "__gpu$TopK",
 )
-"""Custom calls of XLA's own libraries, whose estimates follow from their shapes."""
+"""Targets of custom calls that belong to XLA's own libraries. Their shapes determine the
+estimates.
+"""
 
 
 class Basis(Enum):
     """The source of an estimate."""
 
-    STATED = "stated"  # the program says what it takes
-    MODEL = "model"  # shapes decide, within the error of estimates
-    BOUND = "bound"  # the least that its operations take at the GPU's peak
-    UNKNOWN = "unknown"  # nothing: it counts as what moving its bytes takes
+    STATED = "stated"  # the program states the cost
+    MODEL = "model"  # shapes determine it, within the error of estimates
+    BOUND = "bound"  # only a bound: the time of its least operations at the GPU's peak
+    UNKNOWN = "unknown"  # nothing is known; the time to move its bytes counts
 
     @property
     def is_model(self) -> bool:
@@ -50,26 +52,30 @@ class Basis(Enum):
 class KnownCost:
     """The cost of one execution of an instruction, in microseconds."""
 
-    us: float  # likely; if `basis` is no model, the least that is known
+    us: float  # the likely cost; a lower bound if `basis.is_model` is False
     least_us: float  # no execution can be shorter
     basis: Basis
-    range: Range | None = None  # that data, or a choice made on the GPU, decides
+    # the range, if data or a choice made on the GPU decides the cost
+    range: Range | None = None
     bound_why: str = ""  # why there is no upper end; empty if there is one
 
     @property
     def most_us(self) -> float | None:
-        """The upper end of what it may take; None if it has none."""
+        """The upper end of the cost; None if there is none."""
         if not self.basis.is_model:
             return None
         return self.us if self.range is None else self.range.most_us
 
 
 def estimates(module: Module, hardware: Hardware) -> Callable[[Instruction], KnownCost]:
-    """A function from an instruction of `module` to what is known of its cost on `hardware`."""
+    """Return a function from an instruction of `module` to what is known of its cost on
+    `hardware`.
+    """
     cost_us = estimator(module, hardware)
     fastest, _ = (
         hardware.ends
-    )  # what is possible does not depend on the network that is assumed
+        # the least time does not depend on the assumed network, so the fastest one counts
+    )
 
     def estimate(instruction: Instruction) -> KnownCost:
         least = least_us(module, instruction, fastest)
@@ -90,8 +96,8 @@ def estimates(module: Module, hardware: Hardware) -> Callable[[Instruction], Kno
 
 
 def basis_of(module: Module, instruction: Instruction) -> Basis:
-    """The source of an instruction's estimate; of a fusion or an asynchronous call, the worst
-    of what it holds.
+    """Return the source of an instruction's estimate; for a fusion or an asynchronous call, the
+    weakest source among its parts.
     """
     if instruction.latency_ns is not None:
         return Basis.STATED
@@ -105,7 +111,7 @@ def basis_of(module: Module, instruction: Instruction) -> Basis:
 
 
 def _bound_why(module: Module, instruction: Instruction) -> str:
-    """What is known of nothing more than a bound, by its target."""
+    """Return why an instruction has only a bound, naming its target; empty if it has a model."""
     for item in _held(module, instruction):
         target = item.custom_call_target or item.opcode
         basis = _own_basis(module, item)
@@ -117,7 +123,9 @@ def _bound_why(module: Module, instruction: Instruction) -> str:
 
 
 def _held(module: Module, instruction: Instruction) -> tuple[Instruction, ...]:
-    """The instruction and, of a fusion or an asynchronous call, what it runs."""
+    """Return the instruction; for a fusion or an asynchronous call, also the instructions that it
+    runs.
+    """
     return module.parts(module.operation(instruction))
 
 
@@ -137,11 +145,11 @@ def _own_basis(module: Module, item: Instruction) -> Basis:
 def unmodelled(
     module: Module, measured: Collection[str]
 ) -> Mapping[Basis, Mapping[str, int]]:
-    """Count the instructions that have no cost model: by `Basis` (`UNKNOWN`, `BOUND`), then by
+    """Count the instructions without a cost model: by `Basis` (`UNKNOWN`, `BOUND`), then by
     custom-call target or opcode.
 
     Args:
-        measured: names of instructions whose cost is given.
+        measured: names of instructions with a measured cost; they are not counted.
     """
     found: dict[Basis, Counter[str]] = {
         Basis.UNKNOWN: Counter(),
@@ -163,7 +171,9 @@ _REMEDY = (
 
 
 def unmodelled_warnings(module: Module, measured: Collection[str]) -> list[str]:
-    """What `unmodelled` counts as, and what to do: a line for each `Basis` that occurs."""
+    """Return a line for each `Basis` in `unmodelled`: how pgle counts these instructions, and what
+    to do.
+    """
     counts_as = {
         Basis.UNKNOWN: (
             "no cost is known of custom calls ({}): they count as what moving their "

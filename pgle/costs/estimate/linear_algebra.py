@@ -1,12 +1,11 @@
-"""Dense linear algebra of libraries: the least operations that it takes. No more is known of it
-than this bound.
+"""Dense linear algebra of libraries: a lower bound from the least operations of each routine.
 
-Published times of cuSOLVER differ between releases, algorithms and sizes by more than an order of
-magnitude, so there is no estimate. Operations: LAPACK Working Note 41 (Blackford and Dongarra),
-Appendix C (https://www.netlib.org/lapack/lawnspdf/lawn41.pdf); of a singular value decomposition
-the fewer of direct bidiagonalization and a QR factorization before it (Chan, 1982). Singular
-vectors and eigenvectors are left out: how many have to be computed anew is a matter of the data
-(deflation).
+There is no estimate, because published times of cuSOLVER differ by more than an order of magnitude
+between releases, algorithms and sizes. Operations come from LAPACK Working Note 41 (Blackford and
+Dongarra), Appendix C (https://www.netlib.org/lapack/lawnspdf/lawn41.pdf). For a singular value
+decomposition, the cheaper of two ways counts: direct bidiagonalization, or a QR factorization first
+(Chan, 1982). Singular vectors and eigenvectors are left out: the data decides how many must be
+computed (deflation).
 """
 
 from __future__ import annotations
@@ -24,8 +23,8 @@ _ROUTINE = re.compile(
 
 
 def routine_of(instruction: Instruction) -> str:
-    """The LAPACK routine that an instruction calls (``potrf``, ``trsm`` …); empty if none is
-    known.
+    """Return the LAPACK routine that an instruction calls (``potrf``, ``trsm`` …); empty if it
+    calls none.
     """
     if is_triangular_solve(instruction):
         return "trsm"
@@ -40,9 +39,9 @@ def routine_of(instruction: Instruction) -> str:
 def least_algebra_us(
     module: Module, instruction: Instruction, hardware: Hardware
 ) -> float:
-    """Microseconds of a routine's least operations at the data sheet's peak; 0 for anything else.
+    """Return the µs of a routine's least operations at the data sheet's peak; 0 for anything else.
 
-    Libraries compute f32 in FP32 without tensor cores, and f64 with them.
+    Libraries compute f32 without tensor cores, and f64 with them.
     """
     operations = _least_operations(module, instruction)
     matrix = operand_shape(module, instruction, 0)
@@ -54,9 +53,7 @@ def least_algebra_us(
 
 
 def _least_operations(module: Module, instruction: Instruction) -> float:
-    """Real operations of a routine on its first operand; of a triangular solve also on the second
-    one.
-    """
+    """Return the real operations of a routine, from the shapes of its operands; 0 if unknown."""
     routine = routine_of(instruction)
     matrix = operand_shape(module, instruction, 0)
     if not routine or matrix is None or len(matrix.dimensions) < 2:
@@ -83,11 +80,11 @@ def _least_operations(module: Module, instruction: Instruction) -> float:
         return times * min(direct, 2.0 * short**2 * (long + short))
     return (
         times * 2 * short**2 * (long - short / 3)
-    )  # QR factorization, and what makes Q
+    )  # a QR factorization, or the routine that makes Q
 
 
 def _applied_q(module: Module, instruction: Instruction) -> float:
-    """Operations of the product of Q, which is given by its reflectors, and a matrix."""
+    """Return the operations of multiplying Q, given by its reflectors, with a matrix."""
     reflectors = operand_shape(module, instruction, 0)
     matrix = operand_shape(module, instruction, 2)
     if reflectors is None or matrix is None or len(reflectors.dimensions) < 2:

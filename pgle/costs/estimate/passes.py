@@ -10,31 +10,32 @@ from pgle.xla.hlo.module import BITS, Instruction, Module, Shape
 BLOCK_STAGES = 11  # two elements for each of the 1,024 threads of a block
 
 SHARED_BYTES = 163 << 10
-"""Shared memory of one block: 163 KB of an A100; 227 KB of Hopper and Blackwell hold the same power
-of two (NVIDIA, "CUDA C++ Programming Guide", technical specifications per compute capability).
+"""Shared memory of one block: 163 KB of an A100. The 227 KB of Hopper and Blackwell hold the same
+power of two (NVIDIA, "CUDA C++ Programming Guide", technical specifications per compute
+capability).
 """
 
 LARGEST_FACTOR = 127
-"""The largest prime factor for which cuFFT has a Cooley-Tukey kernel; beyond it takes Bluestein's
-algorithm (https://docs.nvidia.com/cuda/cufft/#accuracy-and-performance).
+"""The largest prime factor for which cuFFT has a Cooley-Tukey kernel. Lengths with larger factors
+take Bluestein's algorithm (https://docs.nvidia.com/cuda/cufft/#accuracy-and-performance).
 """
 
 BLUESTEIN = 4
-"""Passes of Bluestein's algorithm over those of a length that factors: two transforms of at least
-twice the length.
+"""Passes of Bluestein's algorithm, relative to a length with small factors: two transforms of at
+least twice the length.
 """
 
 
 def device_bytes_of_passes(
     module: Module, instruction: Instruction, once: int
 ) -> float:
-    """Bytes of device memory with all passes.
+    """Return the bytes of device memory that all passes of a kernel move.
 
     Args:
         once: bytes that one pass reads and writes.
     """
     if instruction.opcode == "fft":
-        # of a pass that neither begins nor ends
+        # bytes of a pass between the first and the last
         between = 2 * _complex_bytes(module, instruction)
         return once + between * (fft_passes(module, instruction) - 1)
     if is_radix_sort(instruction):
@@ -47,11 +48,11 @@ def device_bytes_of_passes(
 
 
 def fft_passes(module: Module, instruction: Instruction) -> int:
-    """How often a Fourier transform reads and writes all.
+    """Return how often a Fourier transform reads and writes all its data.
 
-    One kernel transforms what fits into the shared memory of a block: some of the last dimensions
-    together, or a part of a long one, whose length is then split into factors that fit (NVIDIA,
-    "cuFFT"; Govindaraju et al., "High performance discrete Fourier transforms on graphics
+    One kernel transforms what fits into the shared memory of a block: several of the last
+    dimensions together, or a part of a long one. A long dimension is split into factors that fit
+    (NVIDIA, "cuFFT"; Govindaraju et al., "High performance discrete Fourier transforms on graphics
     processors", 2008). Each further kernel is a pass.
     """
     points = _points(module, instruction)
@@ -69,8 +70,8 @@ def fft_passes(module: Module, instruction: Instruction) -> int:
 
 
 def fewest_fft_passes(module: Module, instruction: Instruction) -> int:
-    """As few passes as shared memory allows, whichever way all lengths are split; 1 of anything but
-    a transform.
+    """Return the fewest passes that shared memory allows, however the lengths are split; 1 for any
+    other instruction.
     """
     points = log2(_points(module, instruction))
     stages = sum(map(log2, filter(None, instruction.fft_length)))
@@ -78,7 +79,7 @@ def fewest_fft_passes(module: Module, instruction: Instruction) -> int:
 
 
 def has_workspace(instruction: Instruction) -> bool:
-    """Whether the last result of a library's call is memory that it works in."""
+    """Whether the last result of a library call is its workspace."""
     if instruction.opcode != "custom-call" or len(instruction.shape.elements) < 2:
         return False
     last = instruction.shape.elements[-1]
@@ -88,26 +89,31 @@ def has_workspace(instruction: Instruction) -> bool:
 
 
 def _points(module: Module, instruction: Instruction) -> int:
-    """Complex numbers, a power of two, that fit into the shared memory of a block."""
+    """Return how many complex numbers fit into the shared memory of a block, rounded down to a
+    power of two.
+    """
     dtypes = {shape.dtype for shape in _arrays(module, instruction)}
     size = 8 if dtypes.isdisjoint(("c128", "f64")) else 16
     return 1 << int(log2(SHARED_BYTES // size))
 
 
 def _arrays(module: Module, instruction: Instruction) -> list[Shape]:
-    """Shapes of the result and the operands."""
+    """Return the shapes of the result and the operands."""
     return [instruction.shape, *module.operand_shapes(instruction)]
 
 
 def _complex_bytes(module: Module, instruction: Instruction) -> int:
-    """Bytes of the data between two passes: of a real transform those of its complex side."""
+    """Return the bytes of the data between two passes; for a real transform, the bytes of its
+    complex side.
+    """
     arrays = _arrays(module, instruction)
     return max((item.size_bytes for item in arrays if item.dtype in COMPLEX), default=0)
 
 
 def _largest_factor(length: int) -> int:
-    """The largest prime factor; for lengths that have none up to `LARGEST_FACTOR` left, what
-    remains.
+    """Return the largest prime factor.
+
+    If factors above `LARGEST_FACTOR` remain, return their product if it is larger.
     """
     rest = max(length, 1)
     largest = 1
@@ -118,8 +124,8 @@ def _largest_factor(length: int) -> int:
 
 
 def is_radix_sort(instruction: Instruction) -> bool:
-    """Whether it sorts by bits with CUB: ``__cub$DeviceRadixSort``, from jaxlib 0.10
-    ``xla.gpu.ext.cub_sort_pairs``.
+    """Whether the instruction sorts by bits with CUB: ``__cub$DeviceRadixSort``, or since jaxlib
+    0.10 ``xla.gpu.ext.cub_sort_pairs``.
     """
     return any(
         name in instruction.custom_call_target
@@ -128,11 +134,12 @@ def is_radix_sort(instruction: Instruction) -> bool:
 
 
 def sort_passes(instruction: Instruction) -> tuple[int, int]:
-    """How often a sort reads and writes all: by bits, eight a pass, and by comparing pairs, as
-    XLA's own kernels do.
+    """Return how often a sort reads and writes all its data: by bits, eight a pass, and by
+    comparing pairs, as XLA's own kernels do.
 
-    Bitonic: of k = log2(n) stages those within a block's shared memory are one pass, a later stage
-    has one for each of its distances beyond it (Batcher, 1968).
+    The second is a bitonic sort (Batcher, 1968) of k = log2(n) stages. Stages within a block's
+    shared memory take one pass together. A later stage takes one pass for each of its distances
+    beyond shared memory.
     """
     key = first_array(instruction.shape) or instruction.shape
     stages = ceil(log2(max(*key.dimensions, 2))) if key.dimensions else 1

@@ -1,8 +1,8 @@
-"""Matrix products: which ones an instruction computes, in which arithmetic, and what they take on a
-GPU.
+"""Matrix products: which ones an instruction computes, in which arithmetic, and how long they take
+on a GPU.
 
-Times come from XLA's measured table of products. Another GPU, size or type takes the time of the
-nearest product of the table, times how much longer its roofline is.
+Times come from XLA's measured table of products. For another GPU, size or type, pgle takes the
+nearest product in the table, and multiplies its time by the ratio of the two rooflines.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _FASTER = (
     "f8",
     "f4",
     "s8",
-)  # families whose products can beat the peak of 16-bit floats
+)  # families whose products can be faster than the peak of 16-bit floats
 
 GRID_K = (256, 512, 1024, 2048, 4096)
 GRID_B = (1, 2, 4)
@@ -47,21 +47,21 @@ MATMULS_OF = {
     "gb300": "b200",
     "mi350x": "mi350x",
 }
-"""By `Hardware.measured_as`: the GPU with the nearest table of matrix products."""
+"""By `Hardware.measured_as`: the GPU whose table of matrix products is nearest."""
 
 TILE = 128
 """Rows and columns of the output tile that one streaming multiprocessor computes (NVIDIA, "Matrix
 Multiplication Background User's Guide": tile and wave quantization).
 """
 
-# depth at which a matmul with few tiles is split over more multiprocessors
+# depth from which a product with few tiles is split over more multiprocessors
 SPLIT_K = 1024
 
 
 @cache
 def measured_products(gpu: str, dtype: str) -> npt.NDArray[np.float64]:
-    """Microseconds of matrix products, over `GRID_B` and three times `GRID_K` (m, n, k); nan where
-    none was kept.
+    """Return measured µs of matrix products over `GRID_B` and three times `GRID_K` (m, n, k); NaN
+    if the table lacks one.
 
     Args:
         dtype: ``bf16``, ``f32`` (on TF32 tensor cores) or ``f8``.
@@ -75,8 +75,8 @@ def measured_products(gpu: str, dtype: str) -> npt.NDArray[np.float64]:
     return grid
 
 
-_TABLE_BYTES = {"bf16": 2.0, "f8": 1.0, "f32": 4.0}  # of an element
-# powers of two at which products are worked out: up to 4,096 products, sides up to 2^20
+_TABLE_BYTES = {"bf16": 2.0, "f8": 1.0, "f32": 4.0}  # bytes of an element
+# numbers of powers of two in the surface: up to 4,096 products, sides up to 2^20
 _BATCHES, _SIDES = (
     13,
     21,
@@ -84,8 +84,10 @@ _BATCHES, _SIDES = (
 
 
 def _place(value: int, points: int) -> tuple[int, float]:
-    """The power of two below a value, and how far it is to the next; beyond the last by more than
-    one.
+    """Return the index of the largest power of two up to a value, and the distance to the next one
+    on a logarithmic scale.
+
+    Beyond the last power of two the distance exceeds 1.
     """
     place = log2(max(value, 1))
     index = min(int(place), points - 2)
@@ -93,8 +95,8 @@ def _place(value: int, points: int) -> tuple[int, float]:
 
 
 def _between(surface: npt.NDArray[np.float64], x: Sequence[tuple[int, float]]) -> float:
-    """A value between the 16 points around it, on logarithmic scales; beyond the last as between
-    the last two.
+    """Return a value interpolated between the 16 points around it on logarithmic scales; beyond the
+    last point it is extrapolated.
     """
     corner = surface[tuple(slice(index, index + 2) for index, _ in x)]
     for _, part in x:
@@ -106,12 +108,14 @@ def _between(surface: npt.NDArray[np.float64], x: Sequence[tuple[int, float]]) -
 def _surface(
     family: str, item_bytes: float, hardware: Hardware
 ) -> npt.NDArray[np.float64]:
-    """Logarithms of microseconds over logarithms of batch, m, n and k.
+    """Return logarithms of µs over logarithms of batch, m, n and k.
 
     The table's own GPU takes the measured time. Another GPU, size or type takes the time of the
-    nearest product of the table, times how much longer its roofline is. What falls with a larger
-    product is levelled: half way, on a logarithmic scale, between the most of all that are smaller
-    and the least of all that are larger.
+    nearest product in the table, multiplied by the ratio of the two rooflines.
+
+    A larger product must not take less time. So times that fall are levelled, half way on a
+    logarithmic scale between two bounds: the most of all smaller products, and the least of all
+    larger ones.
     """
     base = TABLE[MATMULS_OF[hardware.measured_as]]
     table = {"f16": "bf16", "f8": "f8", "tf32": "f32"}.get(family, "bf16")
@@ -141,18 +145,17 @@ def _surface(
 
 @dataclass(frozen=True, slots=True)
 class _Roofline:
-    """The larger of memory time and arithmetic of matrix products of one type."""
+    """The larger of memory time and arithmetic time for matrix products of one type."""
 
     peak_tflops: float
     item_bytes: float
     hardware: Hardware
 
     def us(self, b: _Array, m: _Array, n: _Array, k: _Array) -> _Array:
-        """With the multiprocessors that too few tiles leave idle; few deep tiles are split over
-        more.
+        """Return the µs at reachable speed, with the multiprocessors that too few tiles leave idle.
 
-        A last wave of tiles that leaves some idle does not count: libraries choose other tiles
-        then.
+        Few deep tiles are split over more multiprocessors. A last wave of tiles that leaves some
+        idle does not count: libraries then choose other tiles.
         """
         cores = self.hardware.cores
         tiles = b * np.ceil(m / TILE) * np.ceil(n / TILE)
@@ -168,7 +171,7 @@ class _Roofline:
         )
 
     def least_us(self, b: _Array, m: _Array, n: _Array, k: _Array) -> _Array:
-        """At the peaks of the data sheet."""
+        """Return the µs at the peaks of the data sheet."""
         return np.maximum(
             2.0 * b * m * n * k / (self.peak_tflops * 1e6), self._memory_us(b, m, n, k)
         )
@@ -183,19 +186,19 @@ class _Roofline:
 
 
 _CAUSAL = re.compile(r"mask_type\W+(?:[2-6]\b|\w*CAUSAL)")
-"""cuDNN writes ``CAUSAL``; Transformer Engine a number, of which 0 and 1 are no causal mask
+"""cuDNN writes ``CAUSAL``. Transformer Engine writes a number; 0 and 1 are not causal masks
 (`NVTE_Mask_Type`).
 """
 
 
 _STATED = re.compile(r"(\w+) = (-?\d{1,18}) : i64")
-"""Transformer Engine's attributes: sizes, whatever the layout of queries, keys and values."""
+"""Transformer Engine's attributes state the sizes, for any layout of queries, keys and values."""
 
 _SCORES = re.compile(
     r'"intermediate_tensor_shape":\s*\{.*?"dimensions":\s*'
     r'\["(\d{1,18})",\s*"(\d{1,18})",\s*"(\d{1,18})",\s*"(\d{1,18})"\]'
 )
-"""In cuDNN's configuration: batch, heads, queries, keys (jax
+"""cuDNN's configuration states batch, heads, queries and keys (jax
 `_src/cudnn/fused_attention_stablehlo.py`).
 """
 
@@ -206,11 +209,11 @@ _WINDOW = re.compile(
 
 @dataclass(frozen=True, slots=True)
 class Arithmetic:
-    """The units that multiply, and how often they do it."""
+    """The type in which a GPU multiplies, and how many products of it make one product."""
 
     family: str  # key of `Hardware.tflops`
-    products: int = 1  # of that family for one product
-    least_products: int = 1  # the same by the best algorithm that is known
+    products: int = 1  # products of `family` per product
+    least_products: int = 1  # the same for the best known algorithm
 
 
 _ALGORITHMS: Mapping[str, Arithmetic] = {
@@ -228,22 +231,22 @@ _ALGORITHMS: Mapping[str, Arithmetic] = {
     "dot_f32_f32_f32": Arithmetic("f32"),
     "dot_f64_f64_f64": Arithmetic("f64"),
 }
-"""By the algorithm that a program asks for (`PrecisionConfig.Algorithm` of openxla/xla
-`xla_data.proto`): ``x3`` are three products of parts.
+"""By the algorithm that a program requests (`PrecisionConfig.Algorithm` of openxla/xla
+`xla_data.proto`). ``x3`` means three products of parts.
 """
 
 COMPLEX = {"c64": "f32", "c128": "f64"}
-"""The type of the parts. A complex product is four real ones, three by Gauss's method (cuBLAS:
-``gemm3m``).
+"""The type of real and imaginary parts. A complex product takes four real ones, or three by Gauss's
+method (cuBLAS: ``gemm3m``).
 """
 
 
 def arithmetic_of(dtype: str, precision: str = "") -> Arithmetic:
-    """The arithmetic of a product.
+    """Return the arithmetic of a product.
 
-    XLA:GPU takes TF32 for f32 unless an operand's precision is ``highest`` (openxla/xla
-    `algorithm_util.cc`, ``IsTf32Allowed``, and `conv_algorithm_picker.cc` of convolutions); then it
-    takes FP32 without tensor cores.
+    XLA:GPU uses TF32 for f32 unless an operand's precision is ``highest``; then it uses FP32
+    without tensor cores. Sources: openxla/xla `algorithm_util.cc`, ``IsTf32Allowed``, and for
+    convolutions `conv_algorithm_picker.cc`.
     """
     if precision in _ALGORITHMS:
         return _ALGORITHMS[precision]
@@ -255,7 +258,7 @@ def arithmetic_of(dtype: str, precision: str = "") -> Arithmetic:
 
 @dataclass(frozen=True, slots=True)
 class Matmul:
-    """Matrix products of one kernel: `batch` of m x k times k x n."""
+    """Matrix products of one kernel: `batch` products of m × k by k × n."""
 
     batch: int
     m: int
@@ -266,12 +269,12 @@ class Matmul:
 
     @property
     def operations(self) -> float:
-        """Multiplications and additions."""
+        """Number of multiplications and additions."""
         return 2.0 * self.batch * self.m * self.n * self.k
 
     @property
     def arithmetic(self) -> Arithmetic:
-        """The units that compute it."""
+        """The arithmetic that computes it."""
         return arithmetic_of(self.dtype, self.precision)
 
     @property
@@ -281,12 +284,12 @@ class Matmul:
 
 
 def matmul_us(item: Matmul, hardware: Hardware) -> float:
-    """Microseconds of matrix products: as XLA measured them, outside its table by the ratio of two
-    rooflines.
+    """Return the µs of matrix products: measured by XLA, or outside its table scaled by the ratio
+    of two rooflines.
 
-    Three rules hold: more rows, columns, depth or products never take less, nothing is faster than
-    the peak of the arithmetic or of the memory, and no GPU is slower than a weaker one (`weaker`)
-    of less peak in this type.
+    Three rules hold. More rows, columns, depth or products never take less time. Nothing is faster
+    than the peak of arithmetic or memory. No GPU is slower than a weaker one (`weaker`) with less
+    peak in this type.
     """
     arithmetic = item.arithmetic
     family = arithmetic.family
@@ -308,8 +311,8 @@ def matmul_us(item: Matmul, hardware: Hardware) -> float:
 
 
 def matmuls(module: Module, instruction: Instruction) -> Iterator[Matmul]:
-    """The matrix products that an instruction computes: dots, fused too, cuBLAS calls,
-    convolutions.
+    """Yield the matrix products that an instruction computes: dots, also fused ones, cuBLAS calls
+    and convolutions.
     """
     if is_triangular_solve(instruction):
         return
@@ -336,8 +339,9 @@ def multiplies_as(
 
 
 def least_product_us(item: Matmul, hardware: Hardware) -> float:
-    """Microseconds at the peak of the data sheet. XLA may compute 8-bit types in 16 bits where that
-    is faster.
+    """Return the µs of a product at the data sheet's peak.
+
+    XLA may compute 8-bit types in 16 bits if that is faster.
     """
     arithmetic = item.arithmetic
     peak = hardware.peak_of(arithmetic.family)
@@ -347,7 +351,9 @@ def least_product_us(item: Matmul, hardware: Hardware) -> float:
 
 
 def is_triangular_solve(instruction: Instruction) -> bool:
-    """Whether it solves triangular systems, with cuBLAS or before XLA has chosen a library."""
+    """Whether the instruction solves triangular systems, with cuBLAS or before XLA has chosen a
+    library.
+    """
     target = instruction.custom_call_target
     return instruction.opcode == "triangular-solve" or "triangularSolve" in target
 
@@ -364,8 +370,8 @@ def _dot(
     ]
     depth = prod(lhs.dimensions[index] for index in contracting)
     rows = lhs.count // max(depth, 1)
-    # Batch dimensions are in both, so with rows = batch * m and result = batch * m * n: n
-    # follows, batch does not.
+    # Batch dimensions are in both shapes: rows = batch * m, and result = batch * m * n. So n
+    # follows, but batch does not.
     columns = max(result.count // max(rows, 1), 1)
     batch = _shared_leading(lhs.dimensions, result.dimensions, contracting)
     precision = _precision(instruction)
@@ -382,8 +388,9 @@ def _dot(
 def _shared_leading(
     lhs: Sequence[int], result: Sequence[int], contracting: Sequence[int]
 ) -> int:
-    """Product of the leading dimensions that can be batch dimensions: equal in both, at least two
-    left over.
+    """Return the product of the leading dimensions that can be batch dimensions.
+
+    They are equal in both shapes and not contracted, and at least two dimensions must remain.
     """
     batch = 1
     for index in range(min(len(lhs), len(result)) - 2):
@@ -394,18 +401,18 @@ def _shared_leading(
 
 
 def _gemm_config(instruction: Instruction) -> Mapping[str, object]:
-    """The configuration of a cuBLAS call; empty of any other instruction."""
+    """Return the configuration of a cuBLAS call; empty for any other instruction."""
     config = backend_config(instruction)
     return _object(config.get("gemm_backend_config", config))
 
 
 def _object(value: object) -> Mapping[str, object]:
-    """A value of a configuration that should be an object; empty if it is none."""
+    """Return a value of a configuration if it is an object, else an empty one."""
     return value if isinstance(value, dict) else {}
 
 
 def _precision(instruction: Instruction) -> str:
-    """The precision of a product: the instruction's own, or that of its cuBLAS call."""
+    """Return the precision of a product, from its cuBLAS call or from the instruction."""
     stated: Mapping[str, object] = {}
     if is_gemm(instruction):
         stated = _object(_gemm_config(instruction).get("precision_config"))
@@ -418,7 +425,9 @@ def _precision(instruction: Instruction) -> str:
 
 
 def _contracting(instruction: Instruction) -> list[int]:
-    """Contracting dimensions of the left operand in the configuration of a cuBLAS call."""
+    """Return the contracting dimensions of the left operand, from the configuration of a cuBLAS
+    call.
+    """
     numbers = _object(_gemm_config(instruction).get("dot_dimension_numbers"))
     found = numbers.get("lhs_contracting_dimensions")
     if not isinstance(found, list):
@@ -427,18 +436,20 @@ def _contracting(instruction: Instruction) -> list[int]:
 
 
 def attention_operations(module: Module, instruction: Instruction) -> float:
-    """Multiplications and additions of a fused attention call (cuDNN, Transformer Engine); 0 for
-    anything else.
+    """Return the multiplications and additions of a fused attention call (cuDNN, Transformer
+    Engine); 0 for anything else.
     """
     work = attention_work(module, instruction)
     return 0.0 if work is None else work.operations
 
 
 def attention_work(module: Module, instruction: Instruction) -> AttentionWork | None:
-    """What a fused attention call computes (cuDNN, Transformer Engine); None for anything else.
+    """Return the work of a fused attention call (cuDNN, Transformer Engine); None for anything
+    else.
 
-    Two products per head, queries with keys and weights with values; backward five, two of them
-    again. A causal mask leaves half, a sliding window the keys in it.
+    Each head takes two products: queries with keys, and weights with values. The backward pass
+    takes five, two of which repeat the forward ones. A causal mask leaves half of the work, a
+    sliding window only the keys in it.
     """
     if not is_attention(instruction):
         return None
@@ -463,7 +474,7 @@ def attention_work(module: Module, instruction: Instruction) -> AttentionWork | 
 
 
 def _window(config: str, keys: float) -> float | None:
-    """Keys that a query sees of a sliding window; None: of all."""
+    """Return the number of keys that a query sees in a sliding window; None if it sees all."""
     found = _WINDOW.search(config)
     if found is None or int(found[1]) >= keys:
         return None
@@ -473,8 +484,8 @@ def _window(config: str, keys: float) -> float | None:
 def _attention_sizes(
     module: Module, instruction: Instruction
 ) -> tuple[float, float, float, float, float] | None:
-    """Batch, heads, queries, keys and depth: as the call states them, else by the shapes of queries
-    and keys.
+    """Return batch, heads, queries, keys and depth, as the call states them, else from the shapes
+    of queries and keys.
     """
     words = _STATED.findall(instruction.backend_config)
     stated = {name: int(size) for name, size in words}
@@ -504,8 +515,9 @@ def _attention_sizes(
 
 
 def _convolution(module: Module, instruction: Instruction) -> Iterator[Matmul]:
-    """As a matrix product; the output features are the largest dimension that kernel and result
-    share.
+    """Yield a convolution as a matrix product.
+
+    Its output features are assumed to be the largest dimension that kernel and result share.
     """
     kernel = operand_shape(module, instruction, 1)
     result = first_array(instruction.shape)
@@ -527,7 +539,9 @@ def _convolution(module: Module, instruction: Instruction) -> Iterator[Matmul]:
 
 
 def first_array(shape: Shape) -> Shape | None:
-    """The result of a call that returns a tuple with a workspace."""
+    """Return the first array of a shape; None if a tuple holds none. A call may return its result
+    with a workspace.
+    """
     if shape.dtype != "tuple":
         return shape
     arrays = filter(None, map(first_array, shape.elements))

@@ -1,6 +1,4 @@
-"""Scatters: how often they write to one place, and what waiting for each other costs the
-writers.
-"""
+"""Scatters: how often they write to one place, and how long the writers wait for each other."""
 
 from __future__ import annotations
 
@@ -11,25 +9,30 @@ from pgle.costs.estimate.products import first_array, operand_shape
 from pgle.xla.hlo.module import Instruction, Module
 
 SWAPPED_US, ADDED_US = 0.18, 0.0096
-"""An addition to a place that a tenth of all additions go to: by compare and swap, and where the
-GPU adds by itself. A million additions to ten places in each of ten rows took 18.2 ms in bf16 and
-0.96 ms in f32 (openxla/xla issue 26371, GH200).
+"""µs of one addition to a place that gets a tenth of all additions: by compare and swap, and by the
+GPU's own atomic add.
+
+A million additions to ten places in each of ten rows took 18.2 ms in bf16 and 0.96 ms in f32
+(openxla/xla issue 26371, GH200).
 """
 
 SAME_SWAPPED_US, SAME_ADDED_US = 12.2, 0.0244
-"""The same if all additions go to one row. Of 40,960 rows, each took 500 ms and 1 ms (openxla/xla
-issue 46225, RTX 3080 Ti).
+"""The same if all additions go to one row. 40,960 rows took 500 ms and 1 ms (openxla/xla issue
+46225, RTX 3080 Ti).
 """
 
 FREQUENT = 0.07
-"""Share of the most frequent index in plausible data, that of a word in a text: "the" is 69,971 of
-the 1,014,312 words of the Brown corpus (Kučera and Francis, "Computational Analysis of Present-Day
-American English", 1967; https://en.wikipedia.org/wiki/Zipf%27s_law has the count of "the").
+"""Share of the most frequent index in plausible data: that of the most frequent word in a text.
+"the" is 69,971 of the 1,014,312 words of the Brown corpus (Kučera and Francis, "Computational
+Analysis of Present-Day American English", 1967; https://en.wikipedia.org/wiki/Zipf%27s_law has the
+count of "the").
 """
 
 
 def even_us(module: Module, scatter: Instruction) -> float:
-    """What additions wait for each other if all places are written to equally often."""
+    """Return the µs that additions wait for each other if the scatter writes to all places equally
+    often.
+    """
     repeats = rows_of(module, scatter) / places_of(module, scatter)
     return (
         0.0
@@ -39,7 +42,7 @@ def even_us(module: Module, scatter: Instruction) -> float:
 
 
 def plausible_us(module: Module, scatter: Instruction, caller: Instruction) -> float:
-    """The same if the most frequent place is as frequent as the most frequent word of a text."""
+    """Do the same if the most frequent place is as frequent as the most frequent word of a text."""
     if overwrites(module, scatter):
         return 0.0
     share = max(FREQUENT, 1 / places_of(module, scatter))
@@ -48,7 +51,7 @@ def plausible_us(module: Module, scatter: Instruction, caller: Instruction) -> f
 
 
 def extreme_us(module: Module, scatter: Instruction, caller: Instruction) -> float:
-    """The same if all rows that can be the same are the same.
+    """Do the same if all rows that can be equal are equal.
 
     jaxlib 0.10.2 and 0.11.0 compare and swap in f32, too (jax-ml/jax issue 38806).
     """
@@ -60,7 +63,9 @@ def extreme_us(module: Module, scatter: Instruction, caller: Instruction) -> flo
 
 
 def _added_us(scatter: Instruction) -> float:
-    """GPUs add f32, f64, f16 and integers by themselves. XLA computes bf16 in f32, so it compares
+    """Return the µs of one addition.
+
+    GPUs have atomic adds for f32, f64, f16 and integers. XLA computes bf16 in f32, so it compares
     and swaps (openxla/xla pull request 44428).
     """
     dtype = _dtype(scatter)
@@ -72,13 +77,13 @@ def _dtype(scatter: Instruction) -> str:
 
 
 def overwrites(module: Module, scatter: Instruction) -> bool:
-    """Whether it writes without reading, so that nothing has to wait."""
+    """Whether a scatter writes without reading, so nothing waits."""
     combiner = module.called_instructions(scatter)
     return {item.opcode for item in combiner} == {"parameter"}
 
 
 def places_of(module: Module, scatter: Instruction) -> int:
-    """Rows of the operand, each as long as an update; at least one."""
+    """Return the number of rows of the operand, each as long as an update; at least 1."""
     updates = operand_shape(module, scatter, len(scatter.operands) // 2 + 1)
     result = first_array(scatter.shape)
     if updates is None or result is None:
@@ -88,16 +93,17 @@ def places_of(module: Module, scatter: Instruction) -> int:
 
 
 def width_of(module: Module, scatter: Instruction) -> int:
-    """Elements of a row of the operand; at least one."""
+    """Return the number of elements in a row of the operand; at least 1."""
     shape = first_array(scatter.shape) or scatter.shape
     return max(shape.count // places_of(module, scatter), 1)
 
 
 def _most_repeats(module: Module, scatter: Instruction, caller: Instruction) -> int:
-    """How often one row can repeat: all of them can, unless the indices are a permutation divided.
+    """Return how often one row can repeat: all rows can be equal, unless the indices are a divided
+    permutation.
 
-    A mixture of experts sends each token to k experts: the indices are an argsort of tokens times
-    k, divided by k, so that each of the operand's rows comes k times.
+    A mixture of experts sends each token to k experts. The indices are an argsort of tokens × k
+    entries, divided by k, so each row of the operand occurs k times.
     """
     rows = rows_of(module, scatter)
     arrays = len(scatter.operands) // 2
@@ -108,8 +114,8 @@ def _most_repeats(module: Module, scatter: Instruction, caller: Instruction) -> 
 
 
 def _permuted(module: Module, indices: str, caller: Instruction) -> int:
-    """The length of the one argsort that indices follow from by arithmetic alone; 0 if from
-    anything else, too.
+    """Return the length of the one argsort from which arithmetic alone makes the indices; 0 if
+    anything else contributes.
     """
     lengths = set[int]()
     names = [indices]
@@ -168,8 +174,8 @@ _ARITHMETIC = frozenset(
 
 
 def _argsorted(module: Module, item: Instruction) -> int:
-    """The length of a permutation: what a sort makes of a counting sequence; 0 for any other
-    result.
+    """Return the length of a permutation if a sort makes it from a counting sequence; 0 for any
+    other result.
     """
     sort = module.instructions.get(item.operands[0])
     if sort is None or not (sort.opcode == "sort" or is_radix_sort(sort)):
@@ -188,8 +194,10 @@ def _argsorted(module: Module, item: Instruction) -> int:
 
 
 def rows_of(module: Module, scatter: Instruction) -> int:
-    """Places that a scatter writes to: its indices, whose last dimension says where where it is
-    short.
+    """Return the number of rows that a scatter writes.
+
+    It is the number of indices. If the last dimension of the indices is short enough to hold
+    coordinates, it does not count.
     """
     indices = operand_shape(module, scatter, len(scatter.operands) // 2)
     dimensions = indices.dimensions if indices is not None else ()

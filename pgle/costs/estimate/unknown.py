@@ -1,5 +1,5 @@
-"""What no estimate can say: costs that data decides, calls of unknown cost, an assumed network,
-growth with size.
+"""Ranges for what no estimate can tell: costs that depend on data, an assumed network, growth with
+size.
 """
 
 from __future__ import annotations
@@ -31,12 +31,14 @@ from pgle.xla.targets import (
 from pgle.xla.vendors import maker_of
 
 RADIX_SHORT = 1.32
-"""How much longer a radix sort takes than its bytes at 0.9 of the bandwidth: Onesweep sorts 29.4
-billion 32-bit keys a second on an A100 of 1,555 GB/s, 36 bytes a key: four passes that read and
-write, and one that reads (Adinets and Merrill, https://arxiv.org/abs/2206.01784).
+"""The factor from an estimate at 0.9 of the bandwidth to the measured time of a radix sort.
+
+On an A100 of 1,555 GB/s, Onesweep sorts 29.4 billion 32-bit keys a second. It moves 36 bytes a key:
+four passes read and write, and one only reads (Adinets and Merrill,
+https://arxiv.org/abs/2206.01784).
 """
 
-# multiplications that Winograd's F(2×2, 3×3) saves (Lavin and Gray, arXiv 1509.09308)
+# factor by which Winograd's F(2×2, 3×3) reduces multiplications (Lavin and Gray, arXiv 1509.09308)
 WINOGRAD = 2.25
 # GPUs behind one PCIe switch: two in NVIDIA's DGX A100 (its user guide, system topology)
 SHARED_LINK = 2.0
@@ -44,27 +46,29 @@ SHARED_LINK = 2.0
 
 @dataclass(frozen=True, slots=True)
 class Range:
-    """What an instruction may take, microseconds per execution, and why shapes do not say."""
+    """The possible times of an instruction, in µs per execution, and why shapes do not determine
+    the time.
+    """
 
     least_us: float
     most_us: float
     why: str
-    # extreme_us, extreme_why: what data that is not plausible makes of it, and which data; not part
-    # of the range
+    # extreme_us, extreme_why: the time for implausible data, and what this data is; outside the
+    # range
     extreme_us: float | None = None
     extreme_why: str = ""
 
     @property
     def possible_us(self) -> float:
-        """The most that any data makes of it, plausible or not."""
+        """The longest time for any data, plausible or not."""
         return max(self.most_us, self.extreme_us or 0.0)
 
 
 def range_of(
     module: Module, instruction: Instruction, hardware: Hardware, estimate_us: float
 ) -> Range | None:
-    """The range of an estimate that data, or a choice made on the GPU, decides; None of any
-    other.
+    """Return the range of an estimate if data or a choice made on the GPU decides the time, else
+    None.
     """
     if instruction.latency_ns is not None:
         return None
@@ -93,8 +97,8 @@ def range_of(
 def _of_reads(
     module: Module, instruction: Instruction, hardware: Hardware, us: float
 ) -> Range | None:
-    """The range of a kernel that takes parts of sectors: the caches keep the rest, or it is fetched
-    again.
+    """Return the range of a kernel that uses only parts of sectors. Caches keep the rest, or it is
+    fetched again.
     """
     extra = uncoalesced_bytes(module, instruction)
     if extra.most <= 0:
@@ -162,8 +166,11 @@ def _of_one(
 def _of_collective(
     module: Module, kind: str, instruction: Instruction, hardware: Hardware, us: float
 ) -> Range | None:
-    """Of a permute inside a host: XLA's table has a fifth of what the links carry, and no job
-    confirms either. Of all between hosts if nobody measured the vendor's library there.
+    """Return the range of a permute inside a host, or of a collective between hosts without public
+    measurements; else None.
+
+    In XLA's table, permutes reach a fifth of the links' bandwidth. No job confirms the table or the
+    links.
     """
     inner = module.operation(instruction)
     share = hardware.library.hosts_share
@@ -184,7 +191,7 @@ def _of_collective(
 
 
 def _by_image_us(module: Module, item: Instruction, hardware: Hardware) -> float:
-    """What a convolution takes besides its arithmetic if each image is multiplied on its own.
+    """Return the extra µs of a convolution if each image is multiplied separately.
 
     One kernel lays out the patches of an image as a matrix, another one multiplies it.
     """
@@ -201,7 +208,7 @@ def _by_image_us(module: Module, item: Instruction, hardware: Hardware) -> float
 def _crosses_hosts(
     module: Module, instruction: Instruction, hardware: Hardware
 ) -> bool:
-    """Whether a collective leaves its host."""
+    """Whether a collective connects devices of several hosts."""
     pairs = instruction.source_target_pairs
     if pairs:
         return any(hardware.host(a) != hardware.host(b) for a, b in pairs)
@@ -209,7 +216,9 @@ def _crosses_hosts(
 
 
 def _sectors(module: Module, gather: Instruction) -> int:
-    """Sectors that a gather reads if its rows lie apart; a row itself is contiguous."""
+    """Return the number of sectors that a gather reads if its rows are scattered. Each row is
+    contiguous.
+    """
     operand = operand_shape(module, gather, 0)
     indices = operand_shape(module, gather, 1)
     elements = gather.shape.count
@@ -225,7 +234,9 @@ def _sectors(module: Module, gather: Instruction) -> int:
 def assumed_warnings(
     module: Module, hardware: Hardware, *, is_named: bool
 ) -> list[str]:
-    """One line on the assumed network, if collectives cross hosts and the user has named none."""
+    """Return one line on the assumed network if collectives cross hosts and the user named no
+    network.
+    """
     kinds = (
         (collective_kind(module, item), module.operation(item))
         for item in module.walk()
@@ -254,17 +265,17 @@ HELD = 0.9  # share of programs whose step a range is meant to hold
 
 @dataclass(frozen=True, slots=True)
 class Published:
-    """A program's step on some number of GPUs, as others published it."""
+    """A program's published step on some number of GPUs."""
 
     series: str  # program and precision
     devices: int
-    step: float  # in the unit of its series
+    step: float  # the step, in the unit of its series
     source: str  # public repository and commit, or issue
 
 
 @cache
 def published() -> tuple[Published, ...]:
-    """The rows of `data/weak_scaling.tsv`; a published utilisation counts as its inverse."""
+    """Return the rows of `data/weak_scaling.tsv`. A published utilisation is inverted to a step."""
     text = (
         resources.files("pgle.xla")
         .joinpath("data/weak_scaling.tsv")
@@ -281,8 +292,10 @@ def published() -> tuple[Published, ...]:
 def growth(
     without: Collection[str] = (),
 ) -> Mapping[str, tuple[tuple[float, float], ...]]:
-    """For each published program, a pair for each larger size: doublings of GPUs, and the logarithm
-    of how many times as long the step is, both against its smallest size.
+    """Return, for each published program, a pair for each size after its smallest one.
+
+    The pair holds the doublings of GPUs, and the logarithm of the factor by which the step grows.
+    Both compare with the smallest size.
 
     Args:
         without: programs to leave out.
@@ -303,18 +316,19 @@ def growth(
 def size_spread(
     devices_from: int, devices_to: int, *, without: Collection[str] = ()
 ) -> tuple[float, float]:
-    """What a step, known at one size, may be multiplied by at another for what no compiler knows.
+    """Return the factors from a step at one size to a step at another, for effects that no compiler
+    knows.
 
-    Growth is taken as a random walk over doublings of GPUs: independent disturbances, so that it
-    goes with the root of their number. Each published program has one rate, and a further one is in
-    Student's prediction interval of them. How often programs that are left out lie in it:
-    docs/evidence/scale.md.
+    Growth is assumed to be a random walk over doublings of GPUs: independent disturbances, so it
+    grows with the root of their number. Each published program has one rate. The factors are
+    Student's prediction interval for the rate of one more program. docs/evidence/scale.md says how
+    often the interval holds programs that were left out.
 
     Args:
-        without: series of `published` that are left out.
+        without: series of `published` to leave out.
 
     Returns:
-        Factors (low, high), low ≤ 1 ≤ high; (1, 1) at the same size.
+        Factors (low, high) with low ≤ 1 ≤ high; (1, 1) at the same size.
 
     Raises:
         UserError: a number of devices is not positive.
@@ -326,7 +340,7 @@ def size_spread(
         )
     from scipy.special import (
         stdtrit,
-    )  # only here, since its import takes a tenth of a second
+    )  # imported here because the import takes a tenth of a second
 
     rates = [
         fmean(rise / sqrt(doublings) for doublings, rise in rows)
