@@ -37,7 +37,7 @@ class Alike:
         self._apart: Classes = tuple(range(count))
         self._found: dict[str, Classes] = {}
         self._carried: dict[_Variable, Classes] = {}
-        self._both = cache(_both)
+        self._both = cache(both)
         if count > 1 and flow.module.num_replicas == 1:
             self._settle()
 
@@ -47,7 +47,7 @@ class Alike:
         A value of unknown class counts as 1.
         """
         classes = self._found.get(name)
-        return 1 if classes is None else min(Counter(classes).values())
+        return 1 if classes is None else copies_of(classes)
 
     def _settle(self) -> None:
         """Assume that all values are the same everywhere, and split classes until nothing changes.
@@ -76,7 +76,7 @@ class Alike:
             loop, index = variable
             return self._carried.setdefault((loop.name, index), self._same)
         if item.opcode == "parameter":
-            return self._of_parameter(item)
+            return self.of_parameter(item)
         if item.opcode in ("get-tuple-element", "tuple"):
             return self._all(map(self._flow.made_by, item.operands))
         return self._apart
@@ -88,7 +88,7 @@ class Alike:
             found = self._both(found, self._of(name))
         return found
 
-    def _of_parameter(self, item: Instruction) -> Classes:
+    def of_parameter(self, item: Instruction) -> Classes:
         """The classes of a program's parameter, by its sharding. Any other parameter counts as
         different on every device.
         """
@@ -134,13 +134,18 @@ class Alike:
         return values if is_by_device else ()
 
 
+def copies_of(classes: Classes) -> int:
+    """How many devices have the same value as any other."""
+    return min(Counter(classes).values())
+
+
 def numbered(labels: Iterable[object]) -> Classes:
     """Turn labels of devices into classes: devices with equal labels have one class."""
     numbers: dict[object, int] = {}
     return tuple([numbers.setdefault(label, len(numbers)) for label in labels])
 
 
-def _both(one: Classes, other: Classes) -> Classes:
+def both(one: Classes, other: Classes) -> Classes:
     """The classes of devices that have one class in both inputs."""
     if one == other:
         return one

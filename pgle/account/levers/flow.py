@@ -32,7 +32,8 @@ _WEIGHTS = RESHAPED.union(
 )
 """Opcodes between a parameter of the program and the weights that a product takes."""
 
-_GRADIENT = "transpose("  # JAX has it in names of the backward pass
+GRADIENT = "transpose("
+"""JAX has it in names of the backward pass."""
 
 _MOST_STEPS = 200  # most values that a search for the origin of a value looks at
 
@@ -295,7 +296,7 @@ class Flow:
 
     def is_gradient(self, name: str) -> bool:
         """Whether a node belongs to the backward pass, by the framework's name of it."""
-        return _GRADIENT in self.nodes[name].op_name
+        return GRADIENT in self.nodes[name].op_name
 
     def is_weight(self, name: str) -> bool:
         """Whether a value is a parameter of the program, perhaps sliced, gathered or retyped."""

@@ -8,6 +8,12 @@ from collections.abc import Iterable, Iterator, Mapping
 from math import fsum
 
 from pgle.account.levers.alike import Alike
+from pgle.account.levers.divided import (
+    Division,
+    sizes_of,
+    sizes_of_state,
+    whole_batch,
+)
 from pgle.account.levers.flow import Flow
 from pgle.account.levers.places import places, taken_us
 from pgle.account.levers.savings import between_kernels_us
@@ -21,32 +27,36 @@ from pgle.account.value import (
 )
 from pgle.errors import in_words, many
 from pgle.xla.collectives import collective_kind
-from pgle.xla.hlo.module import Module, Shape
+from pgle.xla.hlo.module import Module
 from pgle.xla.matrix_products import is_product
 
 
 def find(step: StepCosts, flow: Flow) -> Opportunity | None:
     """The saving if devices divide the work that several of them do with the same inputs.
 
-    The expected saving counts all repeated work in the computations with such products, except
-    updates of state. The lower bound is 0, since pgle does not price added communication. The upper
-    bound is all repeated work and all time between kernels, since communication may go away.
+    The expected saving counts all repeated work in the computations with products, except updates
+    of state. If the batch is known, pgle prices the communication that comes and goes. The lower
+    bound is 0. The upper bound is all repeated work and all time between kernels, since
+    communication may go away.
     """
-    copies = _copies(step, flow)
+    alike = Alike(flow)
+    copies = _copies(step, flow, alike)
+    batch = whole_batch(step.module, alike)
+    if batch is None:
+        return _of_products(step, copies)
+    return _of_batch(step, flow, Division(step, flow, alike, batch, copies), copies)
+
+
+def _of_products(step: StepCosts, copies: Mapping[str, int]) -> Opportunity | None:
+    """What it saves if nobody knows the batch: of the computations that repeat products."""
     module = step.module
-    products = [name for name in copies if _is_by_compiler(module, name)]
+    products = _products(module, copies)
     if not products:
         return None
-    bodies = {module.instructions[name].computation for name in products}
-    state = _state_sizes(module)
-    divided = list(products)
-    for name in copies.keys() - {*products}:
-        item = module.instructions[name]
-        if item.computation in bodies and state.isdisjoint(_sizes(item.shape)):
-            divided.append(name)
-    expected_us = _saved_us(step, copies, divided)
+    divided = _divided(module, copies, products)
     where = places(step, products)
     count = copies[where[0].instruction]
+    expected_us = _saved_us(step, copies, divided)
     return Opportunity(
         kind=OpportunityKind.REPLICATED,
         expected_us=expected_us,
@@ -62,6 +72,59 @@ def find(step: StepCosts, flow: Flow) -> Opportunity | None:
     )
 
 
+def _of_batch(
+    step: StepCosts, flow: Flow, division: Division, copies: Mapping[str, int]
+) -> Opportunity | None:
+    """What it saves to divide a batch that several devices have whole."""
+    module = step.module
+    by_compiler = _products(module, dict.fromkeys(flow.kernel.values()))
+    repeated = [name for name in by_compiler if name in copies]
+    divided = _divided(module, copies, by_compiler)
+    idle_us = between_kernels_us(step)
+    exposed_us = min(fsum(step.exposed_us.values()), idle_us)
+    kernels_us = division.saved_us(divided)
+    moved_us = exposed_us - division.exposed_us
+    if not by_compiler or kernels_us + moved_us <= 0:
+        return None
+    all_us = _saved_us(step, copies, list(copies))
+    most_us = max(division.saved_us(copies), all_us) + idle_us
+    is_moved = moved_us > kernels_us
+    moving = [name for name, us in step.exposed_us.items() if us > 0]
+    where = places(step, moving if is_moved else repeated or divided)
+    why = _why_divided(step, division, divided, moved_us)
+    return Opportunity(
+        kind=OpportunityKind.REPLICATED,
+        expected_us=min(kernels_us + moved_us, most_us),
+        least_us=0.0,
+        most_us=most_us,
+        part=StepPart.COMMUNICATION if is_moved else StepPart.COMPUTE,
+        basis=Basis.ESTIMATED,
+        title="Divide the batch that every device has whole",
+        why=why,
+        edit=_EDIT_OF_BATCH,
+        where=where,
+        instructions=frozenset(divided),
+    )
+
+
+def _products(module: Module, kernels: Iterable[str]) -> list[str]:
+    return [name for name in kernels if _is_by_compiler(module, name)]
+
+
+def _divided(
+    module: Module, copies: Mapping[str, int], products: list[str]
+) -> list[str]:
+    """Repeated work in the computations of some products, without updates of state."""
+    bodies = {module.instructions[name].computation for name in products}
+    state = sizes_of_state(module)
+    found = [name for name in products if name in copies]
+    for name in copies.keys() - {*products}:
+        item = module.instructions[name]
+        if item.computation in bodies and state.isdisjoint(sizes_of(item.shape)):
+            found.append(name)
+    return found
+
+
 def _is_by_compiler(module: Module, name: str) -> bool:
     """Whether the compiler divides a product among devices. Within `shard_map` the program itself
     does so, and no constraint is possible.
@@ -74,6 +137,14 @@ def _is_by_compiler(module: Module, name: str) -> bool:
 _EDIT = (
     "Constrain the activations that the product takes, in a scan its carry, to the mesh axis of "
     'the batch, as data here: x = jax.lax.with_sharding_constraint(x, P("data")).'
+)
+
+
+_EDIT_OF_BATCH = (
+    "Place the batch divided over the mesh axes that have it whole, as data here: "
+    'jax.device_put(batch, NamedSharding(mesh, P("data"))), or constrain it first in the step: '
+    'batch = jax.lax.with_sharding_constraint(batch, NamedSharding(mesh, P("data"))). '
+    "In a scan constrain the carry, too."
 )
 
 
@@ -118,9 +189,19 @@ def _why(step: StepCosts, products: list[str], count: int, devices: int) -> str:
     return f"{found}: {in_words(now_us)} a step on each; {cost}"
 
 
-def _copies(step: StepCosts, flow: Flow) -> Mapping[str, int]:
+def _why_divided(
+    step: StepCosts, division: Division, divided: list[str], moved_us: float
+) -> str:
+    batch = division.batch
+    what = f"{batch.count} devices have all {many(batch.rows, 'row')} of the batch"
+    repeated = f"they repeat {in_words(taken_us(step, divided))} of a step"
+    less = "less" if moved_us >= 0 else "more"
+    moved = f"{in_words(abs(moved_us))} {less} exposed communication if they divide it"
+    return f"{what}: {repeated}; {moved}"
+
+
+def _copies(step: StepCosts, flow: Flow, alike: Alike) -> Mapping[str, int]:
     """How many devices compute the same, by kernel. Kernels without copies are left out."""
-    alike = Alike(flow)
     found: dict[str, int] = {}
     for name, kernel in flow.kernel.items():
         if kernel in step.us:
@@ -132,20 +213,3 @@ def _copies(step: StepCosts, flow: Flow) -> Mapping[str, int]:
 def _saved_us(step: StepCosts, copies: Mapping[str, int], kernels: list[str]) -> float:
     """Microseconds of a step that are saved if each device computes only its own part."""
     return fsum(step.us[name] * (1 - 1 / copies[name]) for name in kernels)
-
-
-def _state_sizes(module: Module) -> set[tuple[int, ...]]:
-    """The dimensions of arrays that the step both takes and returns. Gradients have them, too."""
-    entry = module.entry_computation
-    taken: set[tuple[int, ...]] = set()
-    for item in entry.instructions:
-        if item.opcode == "parameter":
-            taken.update(_sizes(item.shape))
-    return taken.intersection(_sizes(module.instructions[entry.root].shape))
-
-
-def _sizes(shape: Shape) -> Iterator[tuple[int, ...]]:
-    """The dimensions of an array, or of the arrays in a tuple, without scalars."""
-    for each in shape.arrays:
-        if each.dimensions:
-            yield each.dimensions

@@ -279,6 +279,13 @@ def group_of(
     """Return the largest replica group of a collective; all devices if it names none."""
     devices = max(module.num_devices, 1)
     groups = instruction.replica_groups or (tuple(range(devices)),)
+    return largest_group(groups, hardware) or DeviceGroup(devices, 1)
+
+
+def largest_group(
+    groups: Iterable[Sequence[int]], hardware: Hardware
+) -> DeviceGroup | None:
+    """The largest of some groups of devices; None if all are empty."""
     found = []
     for group in filter(None, groups):
         hosts = Counter(map(hardware.host, group))
@@ -291,7 +298,7 @@ def group_of(
     return max(
         found,
         key=lambda group: (group.hosts, group.size),
-        default=DeviceGroup(devices, 1),
+        default=None,
     )
 
 

@@ -1,0 +1,400 @@
+"""What a step takes if a batch that is whole on several devices is divided over them.
+
+XLA then keeps the batch divided as far as it goes. Kernels that devices repeat shrink. Weights that
+the same devices share are gathered before products take them, and their gradients are
+reduce-scattered; gradients of weights that are whole are all-reduced. This is data parallelism, or
+FSDP where weights are divided by the same devices (arXiv 2105.04663, section 3).
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from math import fsum
+
+from pgle.account.levers.alike import Alike, Classes, both, copies_of
+from pgle.account.levers.flow import GRADIENT, RESHAPED, Flow
+from pgle.account.step_costs import StepCosts
+from pgle.costs.estimate.communication import (
+    DeviceGroup,
+    collective_us,
+    group_of,
+    group_us,
+    largest_group,
+    payload_bytes,
+)
+from pgle.costs.estimate.products import Matmul, matmul_us
+from pgle.xla.collective_kinds import KIND_OF_OPCODE, KINDS
+from pgle.xla.collectives import collective_kind
+from pgle.xla.hlo.module import BITS, Instruction, Module, Shape
+from pgle.xla.matrix_products import is_product
+from pgle.xla.targets import KERNEL_US
+
+COMBINED_BYTES = 30 << 20
+"""Up to which XLA combines collectives (openxla/xla `gpu_compiler.cc`, default thresholds of the
+combiners).
+"""
+
+_INTEGERS = ("s32", "u32", "s64", "u64", "s16", "u16", "s8", "u8")  # tokens, labels
+
+_FROM_WEIGHTS = RESHAPED.union(
+    ("slice", "dynamic-slice", "async-start", "async-done", "opt-barrier"),
+    KIND_OF_OPCODE,
+)
+"""Opcodes between a parameter and what a product takes, however XLA divided it meanwhile."""
+
+_LOOKED_UP = "gather"  # opcode of a lookup of rows
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """A batch that several devices have whole."""
+
+    rows: int  # of its first axis
+    count: int  # devices that it is divided over
+    groups: tuple[tuple[int, ...], ...]  # these devices
+    is_apart: bool  # the weights are whole on them, so that they stay where they are
+
+
+@dataclass(frozen=True, slots=True)
+class _Weight:
+    """A parameter that products of one computation take."""
+
+    parameter: str
+    computation: str
+    size_bytes: int  # of all its parts together, in the type of the product
+    is_shared: bool  # devices of the batch's groups have parts of it
+
+
+def whole_batch(module: Module, alike: Alike) -> Batch | None:
+    """The batch of a training step, if several devices have it whole and can divide it. None: they
+    cannot, or nothing tells what is state and what is the batch.
+    """
+    state = _state_of(module)
+    arrays = [
+        item
+        for item in _parameters(module)
+        if item.name not in state and item.shape.dimensions
+    ]
+    if not state or not arrays:
+        return None
+    integers = [item for item in arrays if item.shape.dtype in _INTEGERS]
+    first = max(integers or arrays, key=lambda item: item.shape.count)
+    classes = alike.of_parameter(first)
+    shared = classes
+    for name in state:
+        shared = both(shared, alike.of_parameter(module.instructions[name]))
+    is_apart = copies_of(shared) > 1
+    if is_apart:
+        classes = shared
+    count = copies_of(classes)
+    rows = first.shape.dimensions[0]
+    if count < 2 or rows % count:
+        return None
+    return Batch(rows, count, _groups(classes), is_apart)
+
+
+def _parameters(module: Module) -> Sequence[Instruction]:
+    items = module.entry_computation.instructions
+    return [item for item in items if item.opcode == "parameter"]
+
+
+def _state_of(module: Module) -> frozenset[str]:
+    """Parameters that the step returns: those that are donated, else those with the shape of a
+    result.
+    """
+    parameters = _parameters(module)
+    donated = [item for item in parameters if item.parameter_number in module.donated]
+    if donated:
+        return frozenset([item.name for item in donated])
+    entry = module.entry_computation
+    left = Counter(map(str, module.instructions[entry.root].shape.arrays))
+    found = []
+    for item in parameters:
+        kind = str(item.shape)
+        if item.shape.dimensions and left[kind]:
+            left[kind] -= 1
+            found.append(item.name)
+    return frozenset(found)
+
+
+def _groups(classes: Classes) -> tuple[tuple[int, ...], ...]:
+    """The devices of each class."""
+    found: dict[int, list[int]] = {}
+    for device, number in enumerate(classes):
+        found.setdefault(number, []).append(device)
+    return tuple(map(tuple, found.values()))
+
+
+class Division:
+    """What changes if the batch is divided.
+
+    Args:
+        copies: by kernel, how many devices compute the same; without those that each has alone.
+    """
+
+    def __init__(
+        self,
+        step: StepCosts,
+        flow: Flow,
+        alike: Alike,
+        batch: Batch,
+        copies: Mapping[str, int],
+    ) -> None:
+        self._step = step
+        self._flow = flow
+        self._alike = alike
+        self.batch = batch
+        self._copies = copies
+        self._state = _state_of(flow.module)
+        self._state_sizes = sizes_of_state(flow.module)
+        self._group = largest_group(batch.groups, step.hardware) or DeviceGroup(1, 1)
+
+    def saved_us(self, kernels: Iterable[str]) -> float:
+        """What some repeated kernels save of a step, and what other shapes save of products that
+        are divided already.
+        """
+        divided = {*kernels}
+        saved = []
+        for name, us in self._step.us.items():
+            if name in divided or name in self._products:
+                saved.append(us - self._then_us(name))
+        return fsum(saved)
+
+    def _then_us(self, kernel: str) -> float:
+        """Microseconds of a step that a kernel with the batch takes then; no launch takes less
+        than `KERNEL_US`.
+        """
+        now_us = self._step.us[kernel]
+        least_us = KERNEL_US * self._step.count.get(kernel, 1.0)
+        ratio = self._products.get(kernel, 1 / self._divisor(kernel))
+        return min(max(ratio * now_us, least_us), now_us)
+
+    def _divisor(self, kernel: str) -> int:
+        return min(self._copies.get(kernel, 1), self.batch.count)
+
+    @cached_property
+    def _products(self) -> Mapping[str, float]:
+        """By kernel that multiplies rows of the batch, how much of its time it takes then.
+
+        Each device has fewer rows. If it has a part of the weights now, it has whole ones then.
+        """
+        flow = self._flow
+        found = {}
+        for name, size in (*flow.products.items(), *flow.convolutions.items()):
+            kernel = flow.kernel[name]
+            if size.batch > 1 or self._is_of_experts(name):
+                continue
+            other = self._reshaped(size, self.batch.count // self._divisor(kernel))
+            if other is not None:
+                hardware = self._step.hardware
+                now_us = matmul_us(size, hardware)
+                found[kernel] = matmul_us(other, hardware) / now_us
+        return found
+
+    def _reshaped(self, size: Matmul, parts: int) -> Matmul | None:
+        """A product with fewer rows, and with weights that are whole; None: it has not all rows.
+
+        Args:
+            parts: in which the weights of all devices are now.
+        """
+        sides = {"m": size.m, "n": size.n, "k": size.k}
+        of_batch = [name for name, side in sides.items() if side % self.batch.rows == 0]
+        if not of_batch:
+            return None
+        rows = max(of_batch, key=sides.__getitem__)
+        rest = [name for name in sides if name != rows]
+        cut = min(rest, key=sides.__getitem__)
+        sides[rows] //= self.batch.count
+        sides[cut] *= parts
+        return replace(size, m=sides["m"], n=sides["n"], k=sides["k"])
+
+    def _is_of_experts(self, name: str) -> bool:
+        found = map(self._parameter, self._flow.inputs[name])
+        return any(item is not None and self._is_expert(item.name) for item in found)
+
+    @cached_property
+    def exposed_us(self) -> float:
+        """Communication after it during which nothing computes, in a step."""
+        return self._left_us() + self._gathered_us() + self._reduced_us()
+
+    def _left_us(self) -> float:
+        """Of collectives that stay. Weights that are not shared by the same devices keep theirs;
+        so do experts, whose tokens go to them. They move a part of the batch each.
+        """
+        if not self.batch.is_apart and not self._has_experts:
+            return 0.0
+        step = self._step
+        found = []
+        for name, us in step.exposed_us.items():
+            item = step.module.instructions[name]
+            kind = collective_kind(step.module, item)
+            if kind is not None:
+                found.append(us * self._part_left(item, kind))
+        return fsum(found)
+
+    def _part_left(self, item: Instruction, kind: str) -> float:
+        """How much of its time a collective takes with a part of the batch."""
+        module, hardware = self._step.module, self._step.hardware
+        given = map(self._flow.made_by, item.operands)
+        if all(map(self._flow.is_weight, given)) or not KINDS[kind].ends_together:
+            return 1.0
+        operation = module.operation(item)
+        now_us = collective_us(module, kind, operation, hardware)
+        size = payload_bytes(module, kind, operation) / self.batch.count
+        group = group_of(module, operation, hardware)
+        then_us = group_us(KINDS[kind].measured or kind, group, size, hardware)
+        return min(then_us / now_us, 1.0) if now_us > 0 else 1.0
+
+    @cached_property
+    def _has_experts(self) -> bool:
+        """Whether each device has one of several equal weights: one expert. A product of experts
+        has an axis for them, so that XLA moves tokens, not weights.
+        """
+        return any(
+            weight.is_shared and self._is_expert(weight.parameter)
+            for weight in self._all_weights
+        )
+
+    def _is_expert(self, name: str) -> bool:
+        sizes = self._flow.shape(name).dimensions
+        return len(sizes) > 2 and sizes[0] == 1
+
+    @cached_property
+    def _all_weights(self) -> Sequence[_Weight]:
+        """The weights that products and lookups take, once for each computation."""
+        flow = self._flow
+        found: dict[tuple[str, str], _Weight] = {}
+        for name, node in flow.nodes.items():
+            is_product = name in flow.products or name in flow.convolutions
+            if not is_product and node.opcode != _LOOKED_UP:
+                continue
+            for given in flow.inputs[name]:
+                parameter = self._parameter(given)
+                computation = flow.computation[name]
+                if parameter is not None and (parameter.name, computation) not in found:
+                    weight = self._weight(parameter, given, computation)
+                    found[parameter.name, computation] = weight
+        return list(found.values())
+
+    @property
+    def _weights(self) -> Iterator[_Weight]:
+        """Those that are not experts, which stay where they are."""
+        for weight in self._all_weights:
+            if not (weight.is_shared and self._is_expert(weight.parameter)):
+                yield weight
+
+    def _parameter(self, name: str) -> Instruction | None:
+        """The state that a value is, as it is or gathered; None of anything else."""
+        for each in self._flow.looked_at(name, _FROM_WEIGHTS):
+            if each in self._state:
+                return self._flow.module.instructions[each]
+        return None
+
+    def _weight(self, item: Instruction, given: str, computation: str) -> _Weight:
+        classes = self._alike.of_parameter(item)
+        parts = {
+            frozenset(classes[device] for device in group)
+            for group in self.batch.groups
+        }
+        count = max(map(len, parts))
+        bits = BITS.get(self._flow.shape(given).dtype, 32)
+        size = self._flow.elements(item.name) * count * bits // 8
+        return _Weight(item.name, computation, size, count > 1)
+
+    def _gathered_us(self) -> float:
+        """Exposed time of gathering shared weights: before the first product nothing hides it."""
+        found = []
+        for computation, size in self._sizes(is_shared=True).items():
+            compute_us = self._compute_us(computation, is_backward=False)
+            found.append(self._exposed_us("all-gather", computation, size, compute_us))
+        return fsum(found)
+
+    def _reduced_us(self) -> float:
+        """Exposed time of adding gradients up: after the last product nothing hides it."""
+        found = []
+        seen: set[str] = set()
+        for is_shared, kind in ((True, "reduce-scatter"), (False, "all-reduce")):
+            sizes = self._sizes(is_shared=is_shared, seen=seen)
+            for computation, size in sizes.items():
+                compute_us = self._compute_us(computation, is_backward=True)
+                found.append(self._exposed_us(kind, computation, size, compute_us))
+        return fsum(found)
+
+    def _sizes(
+        self, *, is_shared: bool, seen: set[str] | None = None
+    ) -> Mapping[str, int]:
+        """Bytes of weights by the computation that takes them.
+
+        Args:
+            seen: parameters that counted already; each counts once. None: once a computation.
+        """
+        found: dict[str, int] = {}
+        for weight in self._weights:
+            is_new = seen is None or weight.parameter not in seen
+            if weight.is_shared is not is_shared or not is_new:
+                continue
+            if seen is not None:
+                seen.add(weight.parameter)
+            size = found.get(weight.computation, 0)
+            found[weight.computation] = size + weight.size_bytes
+        return found
+
+    def _exposed_us(
+        self, kind: str, computation: str, size: int, compute_us: float
+    ) -> float:
+        """What is exposed of collectives: what computing is too short to hide, and at least one of
+        each iteration.
+        """
+        times = self._times(computation)
+        hardware = self._step.hardware
+        count = max(size / times / COMBINED_BYTES, 1.0)
+        one_us = group_us(kind, self._group, size / times / count, hardware)
+        return times * max(count * one_us - compute_us / times, one_us)
+
+    def _times(self, computation: str) -> float:
+        """How often a computation runs in a step."""
+        counts = [
+            self._step.count.get(kernel, 0.0)
+            for name, kernel in self._flow.kernel.items()
+            if self._flow.computation[name] == computation
+        ]
+        return max([1.0, *counts])
+
+    def _compute_us(self, computation: str, *, is_backward: bool) -> float:
+        """What kernels of a computation take after the division, in a step; of the entry, those of
+        one pass. Updates of state belong to none.
+        """
+        module = self._flow.module
+        is_entry = computation == module.entry
+        found = []
+        for item in module.computations[computation].instructions:
+            if item.name not in self._step.us:
+                continue
+            is_alike = not self._state_sizes.isdisjoint(sizes_of(item.shape))
+            is_update = is_alike and not is_product(module, item)
+            is_gradient = GRADIENT in item.op_name
+            if not is_entry or (is_gradient is is_backward and not is_update):
+                found.append(self._then_us(item.name))
+        return fsum(found)
+
+
+def sizes_of_state(module: Module) -> set[tuple[int, ...]]:
+    """The sizes of arrays that the step takes and returns: parameters, and their gradients. Axes
+    are in ascending order, since gradients may be transposed.
+    """
+    entry = module.entry_computation
+    taken: set[tuple[int, ...]] = set()
+    for item in entry.instructions:
+        if item.opcode == "parameter":
+            taken.update(sizes_of(item.shape))
+    return taken.intersection(sizes_of(module.instructions[entry.root].shape))
+
+
+def sizes_of(shape: Shape) -> Iterator[tuple[int, ...]]:
+    """The sizes of an array with axes, or of those in a tuple, without axes of one element."""
+    for each in shape.arrays:
+        if each.dimensions:
+            yield tuple(sorted(size for size in each.dimensions if size > 1))
