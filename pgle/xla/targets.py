@@ -1,9 +1,9 @@
-"""GPUs by name: those of all vendors, and the descriptions by which XLA compiles for one that is
-not there.
+"""GPUs by name: the table of all vendors, and the descriptions by which XLA compiles for an absent
+GPU.
 
-A target is the text of a ``stream_executor.GpuTargetConfigProto``. Some are shipped in
-``data/targets`` (figures from openxla/xla, as each says at its top); any other is read from the
-``*.gpu_target_config.pbtxt`` that each ``--xla_dump_to`` run leaves.
+A target is the text of a ``stream_executor.GpuTargetConfigProto``. pgle ships some in
+``data/targets``; each names its source in openxla/xla at its top. pgle reads any other from the
+``*.gpu_target_config.pbtxt`` that each ``--xla_dump_to`` run writes.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ def _table() -> dict[str, Hardware]:
 
 
 TABLE: Mapping[str, Hardware] = _table()
-"""By the names of `pgle.xla.targets`, and the NVL72 racks."""
+"""GPUs by target name, weaker ones of a vendor first."""
 
 
 def find_hardware(
@@ -45,21 +45,20 @@ def find_hardware(
     devices_per_host: int | None = None,
     network_gb_s: float | None = None,
 ) -> Hardware:
-    """The hardware of a target, of which one answer uses one value.
+    """Return the hardware of a target, with its network and NVLink domain.
 
     Args:
-        target: a name of `TABLE` or an alias of it, or a described GPU: memory bandwidth, cores and
-            clock are its own. The rest comes from the same GPU in the table, else from the table's
-            GPU for its compute capability.
-        topology: ``SxHxD``: slices, hosts of each, devices of each host. Devices of one host share
-            NVLink, in a rack the devices of one slice, but never more than the GPU has in one
-            NVLink domain.
-        devices_per_host: GPUs that share NVLink; goes before `topology`.
-        network_gb_s: network bandwidth per GPU and direction, 10^9 bytes per second; None: the
-            table's.
+        target: a name of `TABLE` or an alias, or a described GPU. A described GPU keeps its own
+            memory bandwidth, cores and clock. The rest comes from the same GPU in the table, else
+            from the table's GPU for its architecture.
+        topology: ``SxHxD``: slices, hosts per slice, devices per host. Devices of one host share
+            NVLink; in a rack, devices of one slice do. The GPU's own NVLink domain is the limit.
+        devices_per_host: GPUs that share NVLink; overrides `topology`.
+        network_gb_s: network bandwidth per GPU and direction, in 10^9 bytes per second; None takes
+            the table's.
 
     Raises:
-        UserError: nothing is known of it.
+        UserError: the table has no GPU of this name.
     """
     if isinstance(target, Target):
         found = (
@@ -82,7 +81,7 @@ def find_hardware(
 
 
 def _nvlink_domain(hardware: Hardware, topology: str | None) -> int:
-    """Devices that share NVLink in a topology."""
+    """Return the number of devices that share NVLink in a topology."""
     most = hardware.devices_per_host
     match = re.fullmatch(r"[1-9]\d{0,8}x([1-9]\d{0,8})x([1-9]\d{0,8})", topology or "")
     if match is None or int(match[2]) > most:
@@ -93,8 +92,9 @@ def _nvlink_domain(hardware: Hardware, topology: str | None) -> int:
 
 
 def weaker(hardware: Hardware) -> list[Hardware]:
-    """The GPUs of `TABLE` before that which XLA measured in its place, on the same network and with
-    no faster links.
+    """Return the GPUs of `TABLE` that come before `hardware.measured_as`, on the same network.
+
+    GPUs with another collective library or faster links are left out.
     """
     order = list(TABLE)
     return [
@@ -109,7 +109,7 @@ def weaker(hardware: Hardware) -> list[Hardware]:
 
 
 def by_architecture(architecture: Architecture | None) -> Hardware:
-    """The GPU of `TABLE` for an architecture; an H100 if none is known."""
+    """Return the GPU of `TABLE` for an architecture; an H100 if it is None."""
     if architecture is None:
         return TABLE["h100-sxm"]
     generations = vendor_of(architecture).generations
@@ -144,11 +144,11 @@ def _aliases() -> Iterator[tuple[str, str]]:
 
 
 ALIASES: Mapping[str, str] = dict(_aliases())
-"""Shorter names of the shipped targets: ``a100-80`` of a100-80gb; ``a100`` of the first that begins
-so.
+"""Shorter names of shipped targets: ``a100-80`` for a100-80gb, and ``a100`` for the first target
+that begins so.
 """
 
-# What releases before 0.10 do not know, and can do without: their models use none of it.
+# fields that releases before 0.10 do not know and do not need: their models do not use them
 _RECENT_SCALAR = re.compile(
     r"\b(?:feature_extension|pcie_bandwidth|thread_dim_limit_[xyz]|device_vendor"
     "|platform_version|model_str|name"
@@ -167,41 +167,42 @@ _RECENT_BLOCKS = (
 class Target:
     """A GPU to compile for."""
 
-    name: str  # ``h100-sxm``, or the file's path
+    name: str  # ``h100-sxm``, or the path of a file
     text: str  # GpuTargetConfigProto in text form
-    device: str  # what the description calls the device, ``NVIDIA H100 80GB HBM3``
-    memory_bytes: int  # device memory
+    device: str  # the device's name in the description, ``NVIDIA H100 80GB HBM3``
+    memory_bytes: int  # bytes of device memory
     memory_bandwidth: int  # bytes per second
     core_count: int  # streaming multiprocessors
-    clock_ghz: float  # clock of the cores
-    architecture: Architecture  # of its cores
+    clock_ghz: float  # clock of the cores, in GHz
+    architecture: Architecture  # architecture of the cores
 
     @property
     def vendor(self) -> Vendor:
-        """Who makes it."""
+        """The GPU's vendor."""
         return vendor_of(self.architecture)
 
     @property
     def compute_capability(self) -> str:
-        """The architecture as jax names it for a device: ``9.0``, ``gfx950``."""
+        """The architecture as jax names it: ``9.0``, ``gfx950``."""
         return self.architecture.name.removeprefix("sm_")
 
     @property
     def texts(self) -> tuple[str, ...]:
-        """`text` and what older releases know of it. XLA refuses a description with an unknown
-        field, and understands the first of these that it does not refuse; the last is for releases
-        before 0.6, without ``runtime_version``.
+        """`text`, then versions of it for older releases.
+
+        XLA refuses a description with an unknown field. The first text that it accepts is the right
+        one. The last text is for releases before 0.6 and has no ``runtime_version``.
         """
         portable = _top_level(_RECENT_SCALAR.sub("", self.text))
         return self.text, portable, _without_block(portable, "runtime_version")
 
 
 def load_target(name_or_path: str) -> Target:
-    """The target of that name, or described by that file.
+    """Return a target by its name, or from a description.
 
     Args:
-        name_or_path: a name of `BUILT_IN` or `ALIASES` in any case, or a
-            ``gpu_target_config.pbtxt``, may be ``.xz``.
+        name_or_path: a name of `BUILT_IN` or `ALIASES` in any case, or the path of a
+            ``gpu_target_config.pbtxt``, possibly ``.xz``.
 
     Raises:
         UserError: no such target, or not a GPU description.
@@ -232,22 +233,24 @@ def load_target(name_or_path: str) -> Target:
     found = parse_target(text, name=name_or_path)
     runtime = found.vendor.runtime
     if runtime and "runtime_version" not in text:
-        # of a dump by a release before 0.6; XLA would take CUDA for too old for fp8
+        # The dump is from a release before 0.6. Without this field XLA assumes a CUDA that is too
+        # old for fp8.
         return replace(found, text=f"{text.rstrip()}\n{runtime}\n")
     return found
 
 
 def target_beside(source: str) -> Target | None:
-    """The GPU that a dump was compiled for, by the description of it that XLA writes for each
-    module.
+    """Return the GPU that a dump was compiled for, from a description in the dump's folder.
+
+    XLA writes a description for each module.
 
     Args:
-        source: path of the dump, ``module_0042.jit_step.….hlo.pb``; a description in the same
-            folder will do.
+        source: path of the dump, ``module_0042.jit_step.….hlo.pb``. If it has no description,
+            another one in the folder is taken.
 
     Returns:
-        The description, under the name of the shipped target where that is the same GPU by its
-        figures, else under that of the device; None if absent that can be read.
+        The target, under the name of the shipped target with the same figures, else under the
+        device's name. None if there is no readable description.
     """
     file = description_beside(source)
     if file is None:
@@ -259,7 +262,9 @@ def target_beside(source: str) -> Target | None:
 
 
 def description_beside(source: str) -> AnyPath | None:
-    """The description that XLA wrote for a dump, or another one in its folder; None without one."""
+    """Return the description that XLA wrote for a dump, or another one in its folder; None if there
+    is none.
+    """
     path = as_path(source)
     stem = glob.escape(".".join(path.name.split(".")[:2]))
     for pattern in (f"{stem}.*", "*"):
@@ -270,7 +275,7 @@ def description_beside(source: str) -> AnyPath | None:
 
 
 def shipped_name(target: Target) -> str:
-    """The name of the shipped target that is the same GPU by its figures; empty if absent."""
+    """Return the name of the shipped target with the same figures; empty if there is none."""
     for name in BUILT_IN:
         known = load_target(name)
         alike = (
@@ -279,7 +284,7 @@ def shipped_name(target: Target) -> str:
         )
         if alike and math.isclose(
             known.memory_bytes, target.memory_bytes, rel_tol=0.1
-        ):  # drivers keep some memory
+        ):  # drivers reserve some memory
             return name
     return ""
 
@@ -289,10 +294,13 @@ _DUMP_HINT = "give the *.gpu_target_config.pbtxt of an --xla_dump_to run"
 
 
 def parse_target(text: str, *, name: str) -> Target:
-    """Read the figures of a GpuTargetConfigProto text.
+    """Read the figures from the text of a GpuTargetConfigProto.
+
+    Args:
+        name: name of the target; errors show it.
 
     Raises:
-        UserError: a figure that a GPU description always has is missing.
+        UserError: the text lacks a figure that every GPU description has.
     """
     clean = re.sub(r"(?m)#[^\n\"]*$", "", text)
     architecture = _architecture(clean)
@@ -312,15 +320,16 @@ def parse_target(text: str, *, name: str) -> Target:
         memory_bytes=int(_figure(clean, "device_memory_size", name)),
         memory_bandwidth=int(_figure(clean, "memory_bandwidth", name)),
         core_count=int(_figure(clean, "core_count", name)),
-        # the unit descriptions have a clock_rate_ghz, too; the device's own is outside of every
-        # nested block
+        # unit descriptions also have a clock_rate_ghz; the device's own is outside of nested blocks
         clock_ghz=_figure(_top_level(clean), "clock_rate_ghz", name),
         architecture=architecture,
     )
 
 
 def _architecture(text: str) -> Architecture | None:
-    """The architecture that a description names: by numbers of CUDA, by a name of ROCm."""
+    """Return the architecture in a description: CUDA gives numbers, ROCm a name. None if there is
+    none.
+    """
     for vendor in VENDORS.values():
         found = re.search(rf"{vendor.capability_field}\s*\{{([^}}]*)\}}", text)
         if found is None:
@@ -334,7 +343,11 @@ def _architecture(text: str) -> Architecture | None:
 
 
 def _figure(text: str, field: str, name: str) -> float:
-    """A figure of the device, which is above zero."""
+    """Return a figure of the device.
+
+    Raises:
+        UserError: the figure is missing, or not a positive number.
+    """
     found = re.search(rf"\b{field}\s*:\s*([^\s,;}}]+)", text)
     if found is None:
         raise UserError(
@@ -360,7 +373,7 @@ def _top_level(text: str) -> str:
 
 
 def _without_block(text: str, name: str) -> str:
-    """`text` without the message field `name { … }`, nested braces included."""
+    """Remove the message field `name { … }` from `text`, with nested braces."""
     while (found := re.search(rf"\b{name}\s*:?\s*\{{", text)) is not None:
         depth = 1
         end = found.end()

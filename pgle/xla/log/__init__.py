@@ -1,1 +1,3 @@
-"""XLA's log and schedule dumps, read to a verdict on each module."""
+"""Read XLA's logs, and judge from them and from schedule dumps whether each module used the
+profile.
+"""

@@ -1,7 +1,7 @@
-"""How logs say that a program ended before its time, each wording with who writes it.
+"""Recognise in logs that a program ended early. Each wording states who writes it.
 
-A crash, a kill and a time limit end the process for certain (`ENDINGS`). A Python exception ends it
-only if nobody catches it: `Tracebacks` looks for a step of the same rank after it.
+A crash, a kill and a time limit certainly end the process (`ENDINGS`). A Python exception ends it
+only if nothing catches it, so `Tracebacks` looks for a later step of the same rank.
 """
 
 from __future__ import annotations
@@ -15,17 +15,17 @@ from typing import NamedTuple
 class Ending(NamedTuple):
     """One wording of an end."""
 
-    cause: str  # in plain words
-    source: str  # who writes it, and where that is documented
-    marks: tuple[bytes, ...]  # one of these is in each line that matches
-    # searched in the text after labels; group ``tasks`` has numbers of ranks
+    cause: str  # the cause in plain words
+    source: str  # who writes it, and where it is documented
+    marks: tuple[bytes, ...]  # each line that matches holds one of these
+    # searched in the text after labels; its group ``tasks`` holds numbers of ranks
     pattern: re.Pattern[str]
 
     @classmethod
     def of(
         cls, cause: str, source: str, marks: tuple[bytes, ...], pattern: str
     ) -> Ending:
-        """A wording with its pattern compiled."""
+        """Make a wording, and compile its pattern."""
         return cls(cause, source, marks, re.compile(pattern))
 
 
@@ -177,7 +177,9 @@ ENDINGS: Sequence[Ending] = (
         rf"^(?:\S+: line \d+: +\d+ +)?(?:{_SIGNALS})(?: \(core dumped\))?(?:\s\s+\S.*)?\s*$",
     ),
 )
-"""Tried in this order: the first cause that matches a line is shown."""
+"""The wordings, in the order in which they are tried. The first cause that matches a line is
+shown.
+"""
 
 ENDING_MARKS = tuple(
     dict.fromkeys(chain.from_iterable(ending.marks for ending in ENDINGS))
@@ -185,8 +187,8 @@ ENDING_MARKS = tuple(
 
 FATAL_LINE = re.compile(rb"F\d{4} \d\d:\d\d:")
 FATAL_MARK = b": F "
-"""One of both is in each line that XLA's log library writes at level FATAL, which ends the process
-(see `read.PREFIX`). An expression that begins with a letter is searched many times quicker.
+"""Every line that XLA's log library writes at level FATAL, which ends the process, matches one of
+the two (see `read.PREFIX`). An expression that begins with a letter is searched many times faster.
 """
 FATAL_CAUSE = "XLA ended the process"
 
@@ -196,8 +198,8 @@ STUCK_MARKS = (b"may be stuck", b"s unstuck")
 
 
 def ending_of(text: str) -> tuple[str, tuple[str, ...]] | None:
-    """The cause of the end that a line tells, and the ranks that it names; None if it tells
-    none.
+    """Return the cause of an end that a line reports, and the ranks that it names; None if it
+    reports none.
     """
     for ending in ENDINGS:
         if found := ending.pattern.search(text):
@@ -206,11 +208,12 @@ def ending_of(text: str) -> tuple[str, tuple[str, ...]] | None:
     return None
 
 
-MOST_TASKS = 1 << 14  # of one line; a damaged range cannot fill the memory
+# most tasks in one line, so that a damaged range cannot fill the memory
+MOST_TASKS = 1 << 14
 
 
 def _numbers(text: str) -> tuple[str, ...]:
-    """Slurm's list of tasks, ``0-2,5``, as labels of ranks."""
+    """Expand Slurm's list of tasks, ``0-2,5``, to labels of ranks."""
     numbers: list[str] = []
     for part in text.split(","):
         first, _, last = part.partition("-")
@@ -227,27 +230,29 @@ TRACEBACK = b"Traceback (most recent call last)"
 _HARMLESS = re.compile(
     rb"Exception ignored |--- Logging error ---|Error in atexit\._run_exitfuncs"
 )
-"""CPython prints these before the traceback of an exception that it drops, mostly while it shuts
-down.
+"""CPython writes these before the traceback of an exception that it drops, usually during
+shutdown.
 """
-MAX_TEXT = 4096  # bytes of a line that are looked at
+MAX_TEXT = 4096  # bytes of a line to read
 _STEP = re.compile(
     rb"\b(?:[Ss]tep|STEP|[Ii]ter|[Ii]teration|[Ee]poch)s?\b\W{0,4}\d|\d(?:it/s|s/it)\b"
 )
-"""A line of a training loop, by which a program shows that it continues."""
+"""A line of a training loop, which shows that the program continues."""
 
 
 class Raised(NamedTuple):
     """The last Python exception of a rank."""
 
-    line: int  # of the exception; of its traceback where the log ends before the exception
+    # line number of the exception, or of its traceback if the log ends before the exception
+    line: int
     text: str
-    in_frames: bool  # the exception itself is still to come
-    went_on: bool = False  # a later step of the rank shows that the program caught it
+    in_frames: bool  # True if the line with the exception itself has not come yet
+    # True if a later step of the rank shows that the program caught it
+    went_on: bool = False
 
 
 class Tracebacks:
-    """Find the Python exceptions of each rank, and whether the rank continued."""
+    """Finds the Python exceptions of each rank, and whether the rank continued."""
 
     def __init__(self, split: Callable[[str], tuple[str, str]]) -> None:
         """Take a function from a line to its rank and its text."""
@@ -256,7 +261,11 @@ class Tracebacks:
         self._previous = b""
 
     def read(self, block: bytes, number: int) -> None:
-        """Read whole lines; `number` lines precede them."""
+        """Read a block of whole lines.
+
+        Args:
+            number: the number of lines before the block.
+        """
         if not self.last and TRACEBACK not in block:
             return
         for line, raw in enumerate(block.split(b"\n"), start=number + 1):

@@ -1,8 +1,8 @@
-"""What else logs say, by its wordings: why XLA ended, what AutoPGLE did, what went wrong with a
-profiler or nsys.
+"""Other wordings in logs: why XLA ended, what AutoPGLE did, what went wrong with a profiler or
+nsys.
 
-`pgle.xla.log.read` has the wordings about the use of a profile, and says what the releases at a
-wording mean.
+`pgle.xla.log.read` has the wordings about the use of a profile, and explains the releases listed
+with a wording.
 """
 
 from __future__ import annotations
@@ -16,16 +16,16 @@ from pgle.xla.log.read import WORDINGS, LineKind
 SCHEDULER_MEMORY = re.compile(
     r"LatencyHidingScheduler current memory usage: (\d+) bytes\. Current limit: (\d+)"
 )
-"""Bytes that the schedule needs, and that the scheduler may plan with; 0.10.2, 0.12.0.1."""
+"""Bytes that the schedule needs, and bytes that the scheduler may use (0.10.2, 0.12.0.1)."""
 
 Refusal: TypeAlias = Literal["unknown", "bad-value"]
 
 
 def flag_refusal(text: str) -> tuple[Refusal, str] | None:
-    """What a process that read XLA_FLAGS says against a flag: how it is refused, and XLA's own
-    words.
+    """Return how a process refused a flag in XLA_FLAGS, and XLA's own words; None if it refused
+    none.
 
-    An unknown flag comes first: it is fatal in every release, a bad value only from 0.4.31 on.
+    An unknown flag takes precedence: it is fatal in every release, a bad value only from 0.4.31 on.
     """
     found: dict[Refusal, str] = {}
     rules = [
@@ -50,8 +50,8 @@ FATAL = re.compile(
 
 
 EMPTY_TRACE = "PGLE collected an empty trace"
-"""JAX's AutoPGLE (0.4.31 and newer). The rest of the line names CUPTI's error as one possible
-cause.
+"""A line of JAX's AutoPGLE (0.4.31 and newer). The rest of the line names CUPTI's error as one
+possible cause.
 """
 AUTO_PGLE = {
     "recompiled": r"Compiling module (\S+) with FDO profile of length (\d+)",
@@ -59,9 +59,9 @@ AUTO_PGLE = {
     "missed": r"PERSISTENT CACHE MISS for PGLE-optimized (\S+)",
     "hits": r"Persistent compilation cache hit for '(\S+)'",
 }
-"""What jax's compiler says of AutoPGLE, within the program (0.4.31 to 0.12): the module, and the
-bytes of its costs. ``missed``: JAX expected the executable that AutoPGLE had left in its cache
-(0.5.1 and newer).
+"""Lines of jax's compiler about AutoPGLE, within the program (0.4.31 to 0.12), with the module's
+name and for ``recompiled`` the bytes of the costs. ``missed``: JAX expected AutoPGLE's executable
+in its cache (0.5.1 and newer).
 """
 PGLE_CACHE_WRITE = re.compile(
     r"PERSISTENT CACHE WRITE with key \S+ this is unexpected|CACHE WRITE .*EXPECT_PGLE"
@@ -161,28 +161,31 @@ PROFILER_TROUBLE: tuple[tuple[re.Pattern[str], str], ...] = (
         "DCGM profiles these GPUs as well; pause it with 'dcgmi profile --pause'",
     ),
 )
-"""Where profilers get in each other's way, do not start, or lose data (codes of CUPTI:
-https://docs.nvidia.com/cupti/api/group__CUPTI__RESULT__API.html; CUPTI has one subscriber before
-CUDA 13.2) or lose data; what it means.
+"""Lines of profilers that disturb each other, do not start or lose data; each with its meaning.
+
+CUPTI's codes: https://docs.nvidia.com/cupti/api/group__CUPTI__RESULT__API.html. CUPTI has one
+subscriber before CUDA 13.2.
 """
 SLOW_FOLDING = b"Constant folding an instruction is taking"
-"""XLA computes a constant of the module at compile time, which may take minutes (all); ``> 1s``,
-``> 2s`` … follows.
+"""XLA computes a constant of the module at compile time, which may take minutes (all releases). ``>
+1s``, ``> 2s`` … follows.
 """
 NSYS_FAILED = re.compile(
     "^(?:Importer error|Unable to retrieve the importer|.*FATAL ERROR|Error:"
     r"|std::exception::what:|\[boost::errinfo_)"
 )
-"""How lines of `nsys profile` begin that say why there is no report."""
+"""The beginnings of lines in which `nsys profile` says why there is no report."""
 NSYS_FAILED_WORDS = (b"error", b"unable", b"exception", b"errinfo")
-"""One of these, in small letters, is in every line that `NSYS_FAILED` matches."""
+"""Every line that `NSYS_FAILED` matches holds one of these, in small letters."""
 NSYS_NOT_READY = re.compile(
     r"^\S*ProcessWaiterImpl\.cpp\(\d+\): Throw in function .*(?:\n.+)*= sem_open",
     re.MULTILINE,
 )
-"""What nsys (2022.4) says where its agent looks for the semaphore of the program before its
-launcher has made it. The launcher's child then still waits for the signal to become the program:
-the program has not run.
+"""The message of nsys (2022.4) if its agent looks for the program's semaphore before the launcher
+has made it.
+
+The launcher's child then still waits for the signal to start the program, so the program has not
+run.
 """
 PROFILER_WORDS = (
     b"cupti",
@@ -195,6 +198,6 @@ PROFILER_WORDS = (
     b"dcgm",
     b"pgle",
 )
-"""One of these, in small letters, is in every line that `PROFILER_TROUBLE` or `EMPTY_TRACE`
-matches.
+"""Every line that `PROFILER_TROUBLE` or `EMPTY_TRACE` matches holds one of these, in small
+letters.
 """

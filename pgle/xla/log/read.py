@@ -1,14 +1,14 @@
-"""XLA's log, read: lines → events → a block per module; and every wording by which pgle recognises
-a line about that.
+"""Read XLA's log: lines → events → a block per module. Holds every wording by which pgle recognises
+a line.
 
-A block is what the log of a rank says of the scheduling of one module; blocks follow each other. A
-new release that says something in other words needs a line here and nothing else. Each wording
-lists the releases of jax in which it was found, in the published wheels or by running them (0.4.26
-to 0.12.0.1); ``all`` means all of those. Line numbers of XLA's sources are never matched on: they
-differ in every release.
+A block holds what a rank's log says about the scheduling of one module. Blocks follow each other.
+If a new release changes a wording, add it here; no other file needs a change. Each wording lists
+the jax releases in which it was found, in published wheels or by running them (0.4.26 to 0.12.0.1);
+``all`` means all of them. Line numbers of XLA's sources are never matched, because they differ in
+every release.
 
-Memory does not grow with the log: lines are looked at one by one, and blocks of text that cannot
-hold anything of interest are skipped whole.
+Memory does not grow with the log. Lines are read one by one, and blocks of text without any mark
+are skipped whole.
 """
 
 from __future__ import annotations
@@ -34,77 +34,71 @@ from pgle.xla.log.endings import (
 
 
 class LineKind(StrEnum):
-    """What a line says. `Event.subject` holds the text in brackets."""
+    """What a line says. The text in brackets is `Event.subject`."""
 
     READ = "read"  # a profile was parsed, even if it is empty [its path, or ``fdo_profile (text)``]
     FOUND_PROFILE = "found-profile"
-    """The scheduler of a module takes its costs from a profile; `Event.module` since 0.7.0."""
+    """The scheduler of a module takes its costs from a profile. It names `Event.module` since
+    0.7.0.
+    """
     FOUND = "found"  # `Event.count` instructions of the module have a cost
     MISSING = "missing"  # `Event.count` instructions have none; their names follow
     MISSING_NAME = "missing-name"  # one instruction without a cost [its name]
     NO_SUCH_FILE = "no-such-file"
-    """The profile is not there [its path]; in directory mode for every module without a file of its
-    own.
+    """The profile does not exist [its path]. In directory mode, XLA writes this for every module
+    without its own file.
     """
-    UNREADABLE = (
-        "unreadable"  # the profile could not be parsed [its path and the reason]
-    )
+    # the profile could not be parsed [its path and the reason]
+    UNREADABLE = "unreadable"
     SYNTAX = "syntax"  # where a text profile is wrong [``LINE:COLUMN: reason``]
-    # a profile is given though LHS is not asked for; LHS runs anyway
+    # a profile is given although LHS was not requested; LHS runs nevertheless
     LHS_OFF_NOTICE = "lhs-off-notice"
     LHS_RAN = "lhs-ran"
-    """The scheduler ran on a module with asynchronous ops; `Event.count` is the memory in use, in
-    bytes.
+    """The scheduler ran on a module with asynchronous operations. `Event.count` is the memory in
+    use, in bytes.
     """
-    # a module is scheduled by another model than the profile [which]
+    # a module is scheduled by a model instead of the profile [which model]
     OTHER_ESTIMATOR = "other-estimator"
-    FINGERPRINT = (
-        "fingerprint"  # the fingerprint of `Event.module` [32 hexadecimal digits]
-    )
-    COST_FOUND = (
-        "cost-found"  # VLOG: the profile's cost of an instruction was taken [its name]
-    )
+    # the fingerprint of `Event.module` [32 hexadecimal digits]
+    FINGERPRINT = "fingerprint"
+    # VLOG: the profile's cost of an instruction was taken [its name]
+    COST_FOUND = "cost-found"
     DISCARDED = "discarded"  # the accuracy checker failed the compilation
     FLAG_REFUSED = "flag-refused"  # XLA ended the process for a flag [the flag]
-    EMPTY_TRACE = (
-        "empty-trace"  # JAX's AutoPGLE recorded nothing, so it has no profile to give
-    )
+    # JAX's AutoPGLE recorded nothing, so it has no profile to pass on
+    EMPTY_TRACE = "empty-trace"
     # JAX loaded an executable instead of compiling it; such a module logs nothing
     CACHE_HIT = "cache-hit"
-    COMPILED = "compiled"  # `Event.module` has just been compiled, as JAX says
+    COMPILED = "compiled"  # JAX has just compiled `Event.module`
     COMPILING = "compiling"  # a compilation has begun
-    ON_CPU = (
-        "on-cpu"  # JAX runs the program on CPU devices, whose compiler reads no profile
-    )
-    PGLE_LOADED = (
-        "pgle-loaded"  # JAX loaded the executable that AutoPGLE optimized [as `module`]
-    )
-    PGLE_MISSED = (
-        "pgle-missed"  # JAX found only the executable without PGLE in its cache
-    )
-    # JAX compiled a module that it expected as AutoPGLE's in its cache
+    # JAX runs the program on CPU devices, whose compiler reads no profile
+    ON_CPU = "on-cpu"
+    # JAX loaded the executable that AutoPGLE optimized [as `module`]
+    PGLE_LOADED = "pgle-loaded"
+    # JAX found only the executable without PGLE in its cache
+    PGLE_MISSED = "pgle-missed"
+    # JAX compiled a module although it expected AutoPGLE's executable in its cache
     PGLE_WRITTEN = "pgle-written"
-    PGLE_GIVEN = (
-        "pgle-given"  # JAX gave XLA a profile of `Event.count` bytes with the module
-    )
-    ENDED = "ended"  # the process, or the whole job, ended before its time [the cause]
+    # JAX gave XLA a profile of `Event.count` bytes with the module
+    PGLE_GIVEN = "pgle-given"
+    ENDED = "ended"  # the process, or the whole job, ended early [the cause]
     CAUGHT = "caught"  # a Python exception, after which the program continued
     STUCK = "stuck"  # a thread waits for other ranks [for what]
-    UNSTUCK = "unstuck"  # and continues
-    INFO = "info"  # the first line of a rank from XLA at level INFO: its log level hides nothing
+    UNSTUCK = "unstuck"  # the waiting thread continues
+    INFO = "info"  # the first INFO line of XLA on a rank: its log level hides nothing
 
 
 class Wording(NamedTuple):
-    """One wording."""
+    """One wording of a kind of line."""
 
-    kind: LineKind  # what it says
-    releases: str  # of jax that say it so
+    kind: LineKind  # what the line says
+    releases: str  # the jax releases with this wording
     # searched in the text after the line's prefix; its groups are fields of `Event`
     pattern: re.Pattern[str]
 
     @classmethod
     def of(cls, kind: LineKind, releases: str, pattern: str) -> Wording:
-        """A wording with its pattern compiled."""
+        """Make a wording, and compile its pattern."""
         return cls(kind, releases, re.compile(pattern))
 
 
@@ -274,7 +268,7 @@ WORDINGS: Sequence[Wording] = (
     Wording.of(LineKind.ON_CPU, "to 0.9", r"^TfrtCpuClient created"),
     Wording.of(LineKind.ON_CPU, "all", r"[Ff]alling back to (?:cpu|CPU)\b"),
 )
-"""Tried in this order."""
+"""The wordings, in the order in which they are tried."""
 
 MARKS = (
     b"PGLE",
@@ -302,20 +296,22 @@ MARKS = (
     *ENDING_MARKS,
     FATAL_MARK,
 )
-"""One of these is in every line that any wording matches: tests on bytes, quicker than the
-expressions. None holds one of `VARYING`.
+"""Every line that a wording matches holds one of these. Tests on bytes are faster than the
+expressions. No mark holds a byte of `VARYING`.
 """
 VARYING = b"0123456789."
-"""What differs between lines of one kind: without it, most lines of a log are the same few."""
+"""The bytes that differ between lines of one kind. Without them, most lines of a log are the same
+few.
+"""
 
 NOISE = (
     b"] PGLE missed cost",
     b"] PGLE did ",
-)  # VLOG of every parameter and edge: thousands of lines that say nothing
+)  # VLOG lines for every parameter and edge, which carry no information
 
 ESTIMATOR_FILE = "profile_guided_latency_estimator.cc"
-"""Lines of this source that begin with two blanks name an instruction without a cost (0.5.1 and
-newer).
+"""If a line of this source begins with two blanks, it names an instruction without a cost (0.5.1
+and newer).
 """
 
 PREFIX = re.compile(
@@ -325,8 +321,8 @@ PREFIX = re.compile(
     r"(?P<file>[^\s:\]]+):\d+\] (?P<text>.*)$",
     re.DOTALL,
 )
-"""What the log library puts before a text: TSL's form through 0.7.2, Abseil's from 0.8.0, both in
-some between.
+"""The prefix that the log library puts before a text: TSL's form through 0.7.2, Abseil's from
+0.8.0, both in some releases between.
 """
 
 _RANK_LABELS = (
@@ -336,19 +332,20 @@ _RANK_LABELS = (
     r"\[((?:pod/)?[\w.-]+(?:/[\w.-]+)+)\] ",  # kubectl logs --prefix
     r"\(([^()]*\bpid=\d+[^()]*)\) ",  # Ray
 )
-RANK_LABEL = re.compile(
-    "|".join(_RANK_LABELS)
-)  # what launchers put before a line to say whose it is
+# label of the rank that launchers put before a line
+RANK_LABEL = re.compile("|".join(_RANK_LABELS))
 HOST_LABEL = re.compile(
     r"([A-Za-z][\w./-]*)(?:: | +\| | [A-Za-z][\w.-]* )|([A-Za-z][\w.-]*-\d+) "
 )
-"""``node7: `` (clush, parallel), ``train-0 | `` (compose), ``worker-0 main `` (stern, jobsets): a
-label only right before XLA's own prefix, elsewhere it may be any text.
+"""``node7: `` (clush, parallel), ``train-0 | `` (compose), ``worker-0 main `` (stern, jobsets). It
+counts as a label only directly before XLA's own prefix; elsewhere it may be any text.
 """
 TIMESTAMP = re.compile(
     r"\[?\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d[\d.,]*(?:Z|[+-]\d\d:?\d\d)?\]?:? "
 )
-"""What ``--timestamps`` of kubectl and docker put before a line, before or behind the label."""
+"""The time that ``--timestamps`` of kubectl and docker puts before a line, before or after the
+label.
+"""
 
 ANSI = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
 
@@ -359,13 +356,12 @@ _SUB_MODULE = re.compile(
 
 
 def is_sub_module(name: str) -> bool:
-    """Whether a module is no program of the user's, by its name; what such a module prints means
-    nothing.
+    """Whether a module is not a program of the user, by its name. Its lines do not count.
 
-    The kernel autotuner cuts modules out of others (0.11.1 and newer: ``gemm_fusion_dot.17``,
-    ``input_reduce_fusion``, ``wrapped_convert``), which go through the same profile lookup and
-    print the same lines. 0.7.2 and 0.8.x first schedule a copy of a module, ``…-clone``, to
-    estimate a threshold.
+    The kernel autotuner makes modules from parts of others (0.11.1 and newer:
+    ``gemm_fusion_dot.17``, ``input_reduce_fusion``, ``wrapped_convert``). They pass the same
+    profile lookup and log the same lines. 0.7.2 and 0.8.x first schedule a copy of a module,
+    ``…-clone``, to estimate a threshold.
     """
     is_program = re.match(r"(?:p?jit|pmap|xmap|shmap)_", name) is not None
     return name.endswith("-clone") or (
@@ -374,41 +370,40 @@ def is_sub_module(name: str) -> bool:
 
 
 MAX_LINE_BYTES = 1 << 16
-"""Longer lines are cut: XLA's own log library cuts near 15 kB, progress bars and proto dumps may be
-longer.
+"""Longer lines are cut. XLA's own log library cuts at about 15 kB, but progress bars and proto
+dumps may be longer.
 """
 MAX_INFO_LINES = 20_000
-"""Lines of XLA that are looked at for the first of each rank at level INFO, which all ranks print
-as they start.
+"""Most lines of XLA to search for the first INFO line of each rank. All ranks write one as they
+start.
 """
 
 _CHUNK = 1 << 20
-_JIT = re.compile(
-    r"^(\w+)\((.*)\)$"
-)  # newer JAX writes jit(train_step) where XLA says jit_train_step
+# newer JAX writes jit(train_step), XLA writes jit_train_step
+_JIT = re.compile(r"^(\w+)\((.*)\)$")
 
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """One line of interest."""
+    """One line that a wording matches."""
 
-    kind: LineKind  # what it says
+    kind: LineKind  # what the line says
     line: int  # line number, from 1
     text: str  # the line without label and prefix
-    level: str = ""  # I, W, E or F; empty where the line has no XLA prefix
-    rank: str = ""  # the label of a launcher before the line; empty if absent
-    # the thread id (Abseil's prefix only), which tells processes of one log apart where nothing
-    # else does
+    level: str = ""  # I, W, E or F; empty if the line has no XLA prefix
+    rank: str = ""  # the launcher's label before the line; empty if there is none
+    # the thread id (only in Abseil's prefix); it separates processes that share a log without
+    # labels
     thread: str = ""
-    seconds: float | None = None  # time of day; None where the line has none
-    module: str = ""  # the module it names; empty where it names none
+    seconds: float | None = None  # time of day in seconds; None if the line has none
+    module: str = ""  # the module that the line names; empty if it names none
     subject: str = ""  # a path, name, fingerprint or reason; see `LineKind`
     count: int | None = None  # a number of instructions or bytes
 
 
 def lists_missing(event: Event) -> bool:
-    """Whether an event shows an XLA that lists instructions without a cost, by a wording of 0.5.1
-    or newer.
+    """Whether an event shows, by a wording of 0.5.1 or newer, that this XLA lists instructions
+    without a cost.
     """
     if event.kind is LineKind.FOUND_PROFILE:
         return bool(event.module)
@@ -426,12 +421,12 @@ def read_events(
     rank: str = "",
     progress: Callable[[int, int], None] | None = None,
 ) -> Iterator[Event]:
-    """The events of a log, in order, while it is being read.
+    """Yield the events of a log in order, while reading it.
 
     Args:
-        stream: the log as bytes; a pipe is fine. Undecodable bytes are replaced.
-        rank: of lines without a label.
-        progress: called with (bytes read, 0) now and then.
+        stream: the log as bytes, possibly a pipe. Undecodable bytes are replaced.
+        rank: the rank of lines without a label.
+        progress: called with (bytes read, 0) after each block.
     """
     reader = _LineReader(rank)
     number = done = 0
@@ -445,7 +440,7 @@ def read_events(
         block = rest + chunk
         if chunk:
             cut = block.rfind(b"\n") + 1
-            # of one endless line keep the beginning, which has the message
+            # of an endless line, keep the beginning, which has the message
             block, rest = block[:cut], block[cut:][:MAX_LINE_BYTES]
         yield from reader.first_info(block, number)
         marked = _marked_kinds(block)
@@ -459,7 +454,9 @@ def read_events(
 
 
 def _marked_kinds(block: bytes) -> set[bytes]:
-    """The lines that hold one of `MARKS`, without `VARYING`: far quicker than the expressions."""
+    """Return the lines that hold one of `MARKS`, without `VARYING` bytes. This is much faster than
+    the expressions.
+    """
     kinds = set(block.translate(None, VARYING).split(b"\n"))
     joined = b"\n".join(kinds)
     present = [mark for mark in MARKS if mark in joined]
@@ -469,13 +466,13 @@ def _marked_kinds(block: bytes) -> set[bytes]:
 
 
 class _LineReader:
-    """Lines → events; knows the labels of ranks that it has seen."""
+    """Turns lines into events, and remembers the labels of ranks."""
 
     def __init__(self, rank: str) -> None:
         self.rank = rank
         self.hosts: dict[
             str, str
-        ] = {}  # labels seen before XLA's prefix, which other lines may have, too
+        ] = {}  # labels found before XLA's prefix; other lines may have them, too
         self.with_info: set[str] = set()
         self.info_lines_left = MAX_INFO_LINES
         self.tracebacks = Tracebacks(self._of_rank)
@@ -485,15 +482,16 @@ class _LineReader:
         return rank, text
 
     def raised(self) -> Iterator[Event]:
-        """The last Python exception of each rank."""
+        """Yield the last Python exception of each rank."""
         for rank, last in self.tracebacks.last.items():
             kind = LineKind.CAUGHT if last.went_on else LineKind.ENDED
             yield Event(kind, last.line, last.text, rank=rank, subject=EXCEPTION_CAUSE)
 
     def events(self, block: bytes, number: int, marked: set[bytes]) -> Iterator[Event]:
-        """The events in whole lines; `number` lines precede them.
+        """Yield the events in a block of whole lines.
 
         Args:
+            number: the number of lines before the block.
             marked: `_marked_kinds` of the block.
         """
         for line_number, line in enumerate(block.split(b"\n"), start=number + 1):
@@ -504,7 +502,11 @@ class _LineReader:
                 yield from self.event(line, line_number)
 
     def first_info(self, block: bytes, before: int) -> Iterator[Event]:
-        """The first line of each rank from XLA itself at level INFO, if `block` has it."""
+        """Yield the first INFO line of XLA itself for each rank, if `block` has it.
+
+        Args:
+            before: the number of lines before the block.
+        """
         position = counted = 0
         while self.info_lines_left and (found := block.find(b".cc:", position)) >= 0:
             start = block.rfind(b"\n", 0, found) + 1
@@ -524,7 +526,9 @@ class _LineReader:
                 yield Event(LineKind.INFO, before + 1, text, "I", rank)
 
     def split(self, line: str) -> tuple[str, re.Match[str] | None, str]:
-        """A line's rank, its prefix by XLA's log library, and what it says."""
+        """Return a line's rank, its prefix by XLA's log library (None if there is none), and its
+        text.
+        """
         prefix = PREFIX.match(line)
         before = line if prefix is None else prefix["before"]
         label, rank = _label(before)
@@ -578,10 +582,9 @@ class _LineReader:
 
 
 def _time_of_day(stamp: str) -> float | None:
-    """Seconds since midnight.
+    """Return the seconds since midnight; None if the stamp holds none.
 
-    Abseil writes ``00:00:`` and seconds since 1970 until the program sets up logging; such a stamp
-    returns None.
+    Until the program sets up logging, Abseil writes ``00:00:`` and the seconds since 1970.
     """
     hours, minutes, rest = stamp.split(":")
     seconds = float(rest)
@@ -591,7 +594,7 @@ def _time_of_day(stamp: str) -> float | None:
 
 
 def _end(text: str, number: int, rank: str, level: str) -> Iterator[Event]:
-    """The end that a line tells, once for each rank that it names."""
+    """Yield the end that a line reports, once for each rank that it names."""
     found = ending_of(text) or ((FATAL_CAUSE, ()) if level == "F" else None)
     if found is not None:
         cause, named = found
@@ -600,7 +603,9 @@ def _end(text: str, number: int, rank: str, level: str) -> Iterator[Event]:
 
 
 def _label(text: str) -> tuple[str, str]:
-    """The label at the beginning of a line, with timestamps around it, and the rank it names."""
+    """Return the label at the beginning of a line, with timestamps around it, and the rank that it
+    names.
+    """
     start = stamp.end() if (stamp := TIMESTAMP.match(text)) else 0
     found = RANK_LABEL.match(text, start)
     if found is None:
@@ -618,7 +623,7 @@ def _decoded(line: bytes) -> str:
     return ANSI.sub("", line[:MAX_LINE_BYTES].decode("utf-8", "replace")).rstrip("\r")
 
 
-MAX_NAMES = 2000  # missing names kept per module; more are counted only
+MAX_NAMES = 2000  # most missing names to keep per module; further ones are only counted
 
 _END = re.compile(r"(.+)-(start|done)(?:\.\d+)*")
 _FINGERPRINT_FILE = re.compile(r"(?:^|/)([0-9a-f]{32})\.pb(?:txt)?$")
@@ -628,30 +633,28 @@ _FINGERPRINT_FILE = re.compile(r"(?:^|/)([0-9a-f]{32})\.pb(?:txt)?$")
 class SchedulingBlock:
     """What the log says about the scheduling of one module."""
 
-    thread: str  # that schedules it; empty where the log does not say
+    thread: str  # the thread that schedules it; empty if unknown
     order: int  # number of the block in the rank's log
-    module: str = ""  # its name; empty where no line names it
-    fingerprint: str = ""  # where a line gives it
-    lines: dict[LineKind, Event] = field(
-        default_factory=dict
-    )  # the first line of each kind
-    found: int | None = None  # instructions with a cost; None where no line counts them
-    missing: int | None = None  # instructions without; None where no line counts them
-    missing_names: list[str] = field(
-        default_factory=list
-    )  # at most `MAX_NAMES` of them
-    listed: int = 0  # how many the log lists
-    # how many of these are the start or the done of what, such as ``("fusion", "done")``
+    module: str = ""  # name of the module; empty if no line names it
+    fingerprint: str = ""  # the module's fingerprint; empty if no line gives it
+    # the first line of each kind
+    lines: dict[LineKind, Event] = field(default_factory=dict)
+    found: int | None = None  # instructions with a cost; None if no line counts them
+    # instructions without a cost; None if no line counts them
+    missing: int | None = None
+    # names of missing instructions, at most `MAX_NAMES`
+    missing_names: list[str] = field(default_factory=list)
+    listed: int = 0  # number of names that the log lists as missing
+    # how many of these are the start or the done of each stem, such as ``("fusion", "done")``
     missing_ends: Counter[tuple[str, str]] = field(default_factory=Counter)
-    costs_found: int = 0  # VLOG lines that take a cost from the profile
-    began: float | None = (
-        None  # time of day of its first line; None where lines have none
-    )
-    ended: float | None = None  # the same of the last line before the next block
-    closed: bool = False  # the module is done, or the next one has begun
+    costs_found: int = 0  # number of VLOG lines that take a cost from the profile
+    # time of day of its first line, in seconds; None if lines have no time
+    began: float | None = None
+    ended: float | None = None  # the same for the last line before the next block
+    closed: bool = False  # True if the module is done, or the next one has begun
 
     def miss(self, name: str) -> None:
-        """Note a name that the log lists as missing."""
+        """Record a name that the log lists as missing."""
         self.listed += 1
         if len(self.missing_names) < MAX_NAMES:
             self.missing_names.append(name)
@@ -668,7 +671,7 @@ class SchedulingBlock:
 
     @property
     def lacked_profile(self) -> bool:
-        """Whether a line says that the module was, or would have been, scheduled without the
+        """Whether a line shows that the module was, or would have been, scheduled without the
         profile.
         """
         without = {
@@ -681,20 +684,18 @@ class SchedulingBlock:
 
     @property
     def is_past_lookup(self) -> bool:
-        """Whether XLA has printed all that it prints between the lookup of the profile and the
-        schedule.
-        """
+        """Whether XLA has logged everything from the lookup of the profile to the schedule."""
         return self.closed or LineKind.LHS_RAN in self.lines
 
     @property
     def profile(self) -> str:
-        """The profile that was read; empty where none was."""
+        """The profile that was read; empty if none was."""
         return self.lines[LineKind.READ].subject if LineKind.READ in self.lines else ""
 
     @property
     def profile_is_its_own(self) -> bool:
-        """Whether what it read was meant for this module alone: an option of its compilation, or
-        its file.
+        """Whether the profile is for this module alone: an option of its compilation, or its own
+        file.
         """
         return self.profile.startswith("fdo_profile") or bool(
             _FINGERPRINT_FILE.search(self.profile)
@@ -702,7 +703,7 @@ class SchedulingBlock:
 
     @property
     def fingerprint_sought(self) -> str:
-        """The fingerprint of a module that has no file in the directory of profiles; empty for a
+        """The fingerprint of a module without a file in the directory of profiles; empty for a
         single file.
         """
         line = self.lines.get(LineKind.NO_SUCH_FILE)
@@ -711,10 +712,11 @@ class SchedulingBlock:
 
     @property
     def covered(self) -> tuple[int, int]:
-        """Instructions with a cost, and all that want one: XLA's numbers without the dones.
+        """Number of instructions with a cost, and of all that need one: XLA's numbers without
+        dones.
 
-        XLA finds an asynchronous fusion or copy twice, for its cost and for its latency, and misses
-        its done, which costs nothing. Dones of collectives are never listed.
+        XLA finds an asynchronous fusion or copy twice, for its cost and for its latency. It reports
+        its done as missing, but the done costs nothing. Dones of collectives are never listed.
         """
         dones = {
             what: count
@@ -731,11 +733,11 @@ class SchedulingBlock:
 
     @property
     def weight(self) -> tuple[int, int, float]:
-        """How much of a program this module is: scheduler memory, instructions counted, seconds;
-        all 0 if unknown.
+        """A key for the size of the module: scheduler memory, instructions counted, seconds. An
+        unknown part is 0.
 
-        Half without a name: what 0.7.2 and 0.8.x say of a step's clone in directory mode names no
-        module.
+        Memory counts half if the module has no name. In directory mode, lines of 0.7.2 and 0.8.x
+        about a step's clone name no module.
         """
         ran = self.lines.get(LineKind.LHS_RAN)
         memory = 0 if ran is None else ran.count or 0
@@ -746,11 +748,11 @@ class SchedulingBlock:
         return memory if self.module else memory // 2, counted, seconds
 
     def note_time(self, event: Event) -> None:
-        """Note when the last line that belongs to the module was logged."""
+        """Record the time of the last line about the module."""
         self.ended = event.seconds if event.seconds is not None else self.ended
 
     def close(self, event: Event) -> None:
-        """End the block: the line is not about its module any more."""
+        """End the block, because this line is about another module."""
         if not self.closed:
             self.closed = True
             self.note_time(event)
@@ -758,28 +760,22 @@ class SchedulingBlock:
 
 @dataclass
 class RankLog:
-    """What one rank says; a log without labels is of one rank."""
+    """What one rank logs. A log without labels counts as one rank."""
 
-    # the last block by thread, module, and whether it lacked the profile; of unnamed ones the
-    # weightiest
+    # the last block by thread, module and `lacked_profile`; for unnamed modules the weightiest
     last: dict[tuple[str, str, bool], SchedulingBlock] = field(default_factory=dict)
-    times: Counter[str] = field(
-        default_factory=Counter
-    )  # how many blocks there were per module
+    times: Counter[str] = field(default_factory=Counter)  # number of blocks per module
     # names of the modules that `is_sub_module` leaves out; they have no blocks
     sub_modules: set[str] = field(default_factory=set)
-    reads: Counter[str] = field(
-        default_factory=Counter
-    )  # for how many modules each profile was parsed
-    cache_hits: dict[str, Event] = field(
-        default_factory=dict
-    )  # modules that JAX loaded from its cache, with the line
-    # modules of which JAX says whether their executables are AutoPGLE's, with the last line about
-    # each
+    # by profile, for how many modules it was parsed
+    reads: Counter[str] = field(default_factory=Counter)
+    # modules that JAX loaded from its cache, with the line
+    cache_hits: dict[str, Event] = field(default_factory=dict)
+    # modules for which JAX says whether the executable is AutoPGLE's, with the last line about each
     about_pgle: dict[str, Event] = field(default_factory=dict)
     # the first line of each kind that is not about one module
     lines: dict[LineKind, Event] = field(default_factory=dict)
-    # the last module that the log speaks of may not have been scheduled when the log ends
+    # True if the log may end before the last module was scheduled
     is_open: bool = False
 
 
@@ -787,14 +783,11 @@ class RankLog:
 class Log:
     """A whole log."""
 
-    ranks: dict[str, RankLog] = field(
-        default_factory=dict
-    )  # what each rank says, by its label
-    lists_missing: bool = (
-        False  # this XLA lists instructions without a cost (0.5.1 and newer)
-    )
-    # the first end of each rank that a line tells; of "" where it is the whole job's, or no rank is
-    # named
+    # what each rank logs, by its label
+    ranks: dict[str, RankLog] = field(default_factory=dict)
+    # True if this XLA lists instructions without a cost (0.5.1 and newer)
+    lists_missing: bool = False
+    # the first reported end of each rank; under "" for the whole job, or if the line names no rank
     ends: dict[str, Event] = field(default_factory=dict)
 
     @property
@@ -806,7 +799,7 @@ class Log:
 
     @property
     def profiles(self) -> list[str]:
-        """The profiles that the blocks name, in their order."""
+        """The profiles that the blocks name, in the blocks' order."""
         return [block.profile for block in self.blocks if block.profile]
 
     @property
@@ -817,7 +810,7 @@ class Log:
 
 
 def collect(events: Iterable[Event]) -> Log:
-    """Gather the events of a log; memory grows with the number of ranks and modules, not with the
+    """Gather the events of a log. Memory grows with the number of ranks and modules, not with the
     log.
     """
     gatherers: dict[str, _Gatherer] = {}
@@ -847,7 +840,7 @@ _OF_A_RANK = frozenset(
         LineKind.CAUGHT,
     }
 )
-"""Kinds of lines that are about no module, or do not say which."""
+"""Kinds of lines that are not about a module, or do not name it."""
 
 
 ABOUT_PGLE = frozenset(
@@ -858,23 +851,23 @@ ABOUT_PGLE = frozenset(
         LineKind.PGLE_GIVEN,
     }
 )
-"""Kinds of JAX's own lines about the executables of AutoPGLE."""
+"""Kinds of JAX's own lines about AutoPGLE's executables."""
 
 
 class _Gatherer:
-    """The events of one rank → its blocks."""
+    """Gathers the events of one rank into blocks."""
 
     def __init__(self) -> None:
         self.result = RankLog()
-        self.current: dict[str, SchedulingBlock] = {}  # by thread
+        self.current: dict[str, SchedulingBlock] = {}  # the open block of each thread
         self.latest: SchedulingBlock | None = None
-        self.unnamed: list[SchedulingBlock] = []  # since JAX last named a module
+        self.unnamed: list[SchedulingBlock] = []  # blocks since JAX last named a module
         self.one_thread = False
         self.count = 0
         self.syntax: Event | None = None
 
     def take(self, event: Event) -> None:
-        """Note an event: with the module that it is about, or with the rank."""
+        """Record an event, with the module that it is about or with the rank."""
         if event.kind is LineKind.SYNTAX:
             self.syntax = event
         elif event.kind is LineKind.CACHE_HIT:
@@ -898,7 +891,8 @@ class _Gatherer:
                 and not self.latest.closed
             ):
                 self.latest.lines[event.kind] = (
-                    event  # Python's line, without a prefix: ends what logged last
+                    # Python's line has no prefix, so it belongs to the last block
+                    event
                 )
 
     def finish(self) -> RankLog:
@@ -908,7 +902,7 @@ class _Gatherer:
         return self.result
 
     def _scheduling(self, event: Event) -> None:
-        """A line of XLA about the module that its thread schedules."""
+        """Record a line of XLA about the module that its thread schedules."""
         block = self._block(event)
         block.lines.setdefault(event.kind, event)
         block.module = event.module or block.module
@@ -929,8 +923,10 @@ class _Gatherer:
                 block.costs_found += 1
 
     def _thread(self, event: Event) -> str:
-        """The event's thread. Releases that mix TSL's prefixes, which have none, with Abseil's are
-        read as one.
+        """Return the event's thread.
+
+        Some releases mix TSL's prefixes, which have no thread, with Abseil's. Their lines count as
+        one thread.
         """
         if not event.thread and event.level and not self.one_thread:
             self.one_thread = True
@@ -939,7 +935,9 @@ class _Gatherer:
         return "" if self.one_thread else event.thread
 
     def _block(self, event: Event) -> SchedulingBlock:
-        """The block of the event's thread, a new one where the event begins the next module."""
+        """Return the block of the event's thread; a new block if the event begins the next
+        module.
+        """
         thread = self._thread(event)
         block = self.current.get(thread)
         if block is not None and not block.closed and not _begins_next(event, block):
@@ -971,7 +969,9 @@ class _Gatherer:
             self.result.last[key] = block
 
     def _compiled(self, event: Event) -> None:
-        """JAX names the module that was just compiled: old releases name it nowhere else."""
+        """Name the unnamed block after the module that JAX has just compiled. Old releases name it
+        nowhere else.
+        """
         nameless = [block for block in self.unnamed if not block.module]
         if len(nameless) == 1:
             nameless[0].module = event.module
@@ -981,9 +981,7 @@ class _Gatherer:
 
 
 def _begins_next(event: Event, block: SchedulingBlock) -> bool:
-    """Whether an event cannot be of the module that the block is about, by the order in which XLA
-    logs.
-    """
+    """Whether an event cannot belong to the block's module, by the order in which XLA logs."""
     lines = block.lines
     scheduled = LineKind.FOUND_PROFILE in lines or LineKind.LHS_RAN in lines
     match event.kind:

@@ -1,8 +1,8 @@
-"""From XLA's log to a verdict per rank and module: did it use the profile, which line proves it,
-and what to do.
+"""Judge XLA's log per rank and module: whether it used the profile, which line proves it, and what
+to do.
 
-No verdict relies on missing lines at the end of a log, unless the log is known to be whole: it may
-have been cut.
+A log may be cut. So no verdict relies on missing lines at its end, unless the log is known to be
+whole.
 """
 
 from __future__ import annotations
@@ -35,12 +35,14 @@ from pgle.xla.log.read import Event, LineKind, Log, RankLog, SchedulingBlock
 CLONES = (
     (0, 7, 2),
     (0, 9),
-)  # from the first release of jax on, and before the second, XLA first schedules a copy
+    # From the first of these jax releases until before the second, XLA first schedules a copy of a
+    # module.
+)
 LISTS_SINCE = (
     0,
     5,
     1,
-)  # first release of jax whose XLA lists the instructions that a profile has no cost for
+)  # first jax release whose XLA lists the instructions without a cost
 
 
 NOTHING = Sentence()
@@ -53,72 +55,72 @@ class ProfileUse(StrEnum):
     PARTLY_USED = "partly-used"
     USED_WITHOUT_MATCHES = "used-without-matches"
     DIFFERENT = "different-profiles"
-    """Each rank used a profile, but not the same one: their schedules differ, which deadlocks."""
+    """Each rank used a profile, but not the same one. Their schedules differ, which deadlocks."""
     ENDED = "ended"
-    """The scheduler took costs from the profile, but the program ended before its time."""
+    """The scheduler took costs from the profile, but the program ended early."""
     NOT_USED = "not-used"
     WRONG_FORMAT = "wrong-format"
     CANNOT_TELL = "cannot-tell"
 
     @property
     def took_costs(self) -> bool:
-        """Whether the scheduler took costs from the profile, enough of them or not."""
+        """Whether the scheduler took costs from the profile, even if too few."""
         return self in (ProfileUse.USED, ProfileUse.PARTLY_USED)
 
 
-# below this share of a module's instructions the likeliest cause is a profile of another program
+# If the profile has costs for less than this share of a module's instructions, it is probably
+# another program's.
 MOSTLY_UNKNOWN = 0.5
 
 
 @dataclass(frozen=True, slots=True)
 class Bounds:
-    """What a profile must cover of a module at least: `verify` asks before a run, `confirm` after
-    it.
+    """The least that a profile must cover of a module. `verify` checks it before a run, `confirm`
+    after it.
     """
 
-    # share of the module's time; a log alone knows no times, and there it is the share of its
-    # instructions
+    # share of the module's time. A log alone has no times, so there it is the share of
+    # instructions.
     time: float = 0.95
-    # the rest of the step, as a share, without the weight of collectives that have no cost
+    # share of the step that remains without the weight of collectives that lack a cost
     collectives: float = 0.99
 
     def are_met(self, time: float, kept: float = 1.0) -> bool:
-        """Whether both are reached; `kept` is compared with `collectives`."""
+        """Whether both bounds are met. `kept` is compared with `collectives`."""
         return time >= self.time and kept >= self.collectives
 
 
-BOUNDS = Bounds()  # where nobody asks for others
+BOUNDS = Bounds()  # the default bounds
 
 
 @dataclass(frozen=True, kw_only=True)
 class KnownCoverage:
-    """What a profile covers of a module, as far as somebody counted; None where nobody did."""
+    """What a profile covers of a module. A field is None if it is unknown."""
 
     covered: int | None = None  # instructions with a cost of their own
-    # instructions that want one: XLA's `missing` also counts what no schedule needs, its `found`
-    # some twice and those that got the cost of another program's instruction
+    # instructions that need a cost. XLA's `missing` also counts instructions that no schedule
+    # needs. XLA's `found` counts some twice, and counts those with the cost of another program's
+    # instruction.
     wanted: int | None = None
     # share of the module's time that these costs cover, as `pgle verify` weighs it; a log alone
     # does not tell
     time_coverage: float | None = None
-    kept_share: float | None = (
-        None  # the rest of the step without the weight of collectives that have no cost
-    )
-    mismatched: int | None = (
-        None  # instructions that got the cost of another opcode or shape
-    )
+    # share of the step that remains without the weight of collectives that lack a cost
+    kept_share: float | None = None
+    # instructions that got the cost of another opcode or shape
+    mismatched: int | None = None
 
 
 @dataclass(frozen=True)
 class ScheduleEvidence:
-    """The costs that the scheduler used, compared with a profile's."""
+    """The costs that the scheduler used, compared with the profile's."""
 
-    module: str  # the dump's module
-    compared: int  # scheduled instructions that the profile has a cost for
-    equal: int  # those whose cost in the schedule is the profile's
+    module: str  # name of the dump's module
+    compared: int  # scheduled instructions for which the profile has a cost
+    equal: int  # how many of `compared` have the profile's cost in the schedule
     instructions: int  # scheduled instructions that take time
     source: str  # the dump
-    coverage: KnownCoverage | None = None  # of the module by the profile
+    coverage: KnownCoverage | None = None  # what the profile covers of the module
 
     @property
     def sentence(self) -> str:
@@ -138,7 +140,7 @@ class ScheduleEvidence:
 
     @property
     def agrees(self) -> bool:
-        """Whether the scheduler used the profile: most of what can be compared is equal."""
+        """Whether the scheduler used the profile: at least half of the compared costs are equal."""
         return self.compared > 0 and self.equal >= self.compared / 2
 
 
@@ -146,34 +148,33 @@ class ScheduleEvidence:
 class ModuleVerdict(KnownCoverage):
     """The verdict on one module."""
 
-    module: str  # its name; empty where the log names none
+    module: str  # name of the module; empty if the log does not name it
     verdict: ProfileUse  # whether the profile was used
     why: str  # the reason, in words
-    line: int | None = (
-        None  # number of the line that proves it; None where nothing in the log does
-    )
-    proof: str = ""  # that line, without its prefix
-    remedy: Sentence = NOTHING  # what to do; empty where nothing is to be done
-    profile: str = (
-        ""  # what was read: a path, or ``fdo_profile (text)``; empty where unknown
-    )
-    found: int | None = None  # what XLA counts as found; None where it does not say
-    # what XLA counts as missing; None where it does not say. Silence means 0 too (0.5.1 and newer).
+    line: int | None = None  # number of the line that proves it; None if no line does
+    proof: str = ""  # the text of this line, without its prefix
+    remedy: Sentence = NOTHING  # what to do; empty if nothing is needed
+    # the profile that was read: a path, or ``fdo_profile (text)``; empty if unknown
+    profile: str = ""
+    # instructions that XLA counts as found; None if it logs no count
+    found: int | None = None
+    # instructions that XLA counts as missing; None if it logs no count. From 0.5.1 on, no count
+    # also means 0.
     missing: int | None = None
-    missing_names: tuple[str, ...] = ()  # of some or all of them
-    # whether XLA took the profile and does not say which names it lacks: before 0.5.1
+    missing_names: tuple[str, ...] = ()  # names of some or all missing instructions
+    # True if XLA took the profile but does not list the missing names (before 0.5.1)
     names_unlisted: bool = False
-    fingerprint: str = ""  # where the log gives it
-    times: int = 1  # how often the log schedules it
-    # the labels of the ranks that this verdict is about, where the log has several
+    fingerprint: str = ""  # the module's fingerprint; empty if the log does not give it
+    times: int = 1  # how often the log shows it being scheduled
+    # labels of the ranks with this verdict, if the log has several
     ranks: tuple[str, ...] = ()
 
     def with_coverage(self, known: KnownCoverage | None) -> ModuleVerdict:
-        """The verdict with what is known of the profile's coverage."""
+        """Add what is known of the profile's coverage."""
         return self if known is None else replace(self, **vars(known))
 
     def held_against(self, bounds: Bounds) -> ModuleVerdict:
-        """The verdict on a module that took costs from the profile: were there enough of them?"""
+        """Judge whether the module took enough costs from the profile to meet the bounds."""
         if self.wanted is None or self.covered is None:
             return replace(self, verdict=ProfileUse.USED, remedy=NOTHING)
         covered, wanted = self.covered, self.wanted
@@ -210,9 +211,7 @@ class ModuleVerdict(KnownCoverage):
         )
 
     def filled(self, dump: str = "") -> ModuleVerdict:
-        """The verdict with a remedy that can be typed: it names the profile and the dump, where
-        they are known.
-        """
+        """Put the known paths of profile and dump into the commands of the remedy."""
         known: dict[str, object] = {}
         if self.profile and not self.profile.startswith("fdo_profile"):
             known["PROFILE"] = PurePath(self.profile)
@@ -222,7 +221,7 @@ class ModuleVerdict(KnownCoverage):
 
 
 class Remedy:
-    """What to do about a verdict; each names the next thing to type or to change."""
+    """Remedies for verdicts. Each names the next command or change."""
 
     FORMAT = Sentence.todo(
         "the suffix decides: .pbtxt is text, .pb is binary; name the file after what it holds, "
@@ -315,11 +314,11 @@ _WORST_FIRST = (
     ProfileUse.CANNOT_TELL,
     ProfileUse.USED,
 )
-"""The order in which verdicts of several threads or ranks count."""
+"""Verdicts from the worst to the best. Of several threads or ranks, the worst verdict counts."""
 
 
 def worst_of(verdicts: Iterable[ModuleVerdict]) -> ModuleVerdict:
-    """The verdict of the thread, or of the rank, that is worst off."""
+    """Return the worst of the verdicts of several threads or ranks."""
     return min(verdicts, key=lambda item: _WORST_FIRST.index(item.verdict))
 
 
@@ -328,27 +327,28 @@ _NEGATIVE = (ProfileUse.WRONG_FORMAT, ProfileUse.NOT_USED)
 
 @dataclass(frozen=True)
 class Context:
-    """What else bears on the verdict on a block."""
+    """Facts that the verdict on a block depends on."""
 
-    log: RankLog  # all of the rank's log
-    lists_missing: bool = False  # this XLA lists the instructions without a cost
-    whole: bool = False  # the program is known to have ended by itself, so that the log is not cut
-    release: tuple[int, ...] | None = None  # of jax; None where unknown
-    schedule: ScheduleEvidence | None = (
-        None  # what a schedule dump says of the main module
-    )
-    bounds: Bounds = BOUNDS  # what a profile must cover to count as used
+    log: RankLog  # the whole log of the rank
+    # True if this XLA lists the instructions without a cost
+    lists_missing: bool = False
+    whole: bool = False  # True if the program ended by itself, so the log is complete
+    release: tuple[int, ...] | None = None  # release of jax; None if unknown
+    # the costs in a schedule dump of the main module
+    schedule: ScheduleEvidence | None = None
+    bounds: Bounds = BOUNDS  # the least that a profile must cover to count as used
 
 
 def _judge_rank(
     context: Context, module: str | None, *, is_its_own: bool
 ) -> tuple[ModuleVerdict, ...]:
-    """The verdicts on what one rank logs: on its main module, then on the others of its program,
+    """Return the verdicts on the log of one rank: on its main module, then on its other modules,
     weightiest first.
 
     Args:
-        module: regular expression for the main one; None: the schedule dump's, else the weightiest.
-        is_its_own: whether the schedule dump is of this rank, so that it beats its log.
+        module: regular expression for the main module. None takes the schedule dump's module, else
+            the weightiest.
+        is_its_own: True if the schedule dump comes from this rank; the dump then overrides the log.
     """
     schedule = context.schedule
     wanted = module
@@ -383,10 +383,10 @@ def _judge_rank(
 def _judge_module(
     context: Context, name: str, blocks: Sequence[SchedulingBlock]
 ) -> ModuleVerdict:
-    """The verdict on a module by each thread's last lines about it: the worst thread's verdict.
+    """Return the verdict on a module: the worst over threads of each thread's last lines about it.
 
-    A thread that compiles a module twice, as AutoPGLE does, is judged by the second time; of
-    modules without a name, by the weightiest.
+    A thread may compile a module twice, as with AutoPGLE. Then the second time counts; for modules
+    without a name, the weightiest.
     """
     last: dict[str, SchedulingBlock] = {}
     for block in sorted(
@@ -419,17 +419,18 @@ _OF_CACHE: Mapping[LineKind, tuple[ProfileUse, str, Sentence]] = {
         Remedy.LEVEL,
     ),
 }
-"""What a line of JAX about an executable of AutoPGLE proves."""
+"""What each kind of JAX's lines about AutoPGLE's executables proves."""
 
 
 def _with_cached(
     log: RankLog, scheduled: Sequence[ModuleVerdict]
 ) -> list[ModuleVerdict]:
-    """Add what JAX says about AutoPGLE's executables: first what proves most about the program.
+    """Add JAX's lines about AutoPGLE's executables. The result begins with the best proof about the
+    program.
 
-    A module that XLA scheduled with a profile comes first. Then come executables that JAX had to
-    compile anew or loaded, the last of each first: a program loads its helpers before its step. JAX
-    misses helpers as a rule, because they run too rarely.
+    Modules that XLA scheduled with a profile come first. Then come executables that JAX had to
+    compile again, then loaded ones. Within each kind the last comes first, because a program loads
+    its helpers before its step. JAX usually misses helpers, because they run too rarely.
     """
     took = [item for item in scheduled if item.verdict.took_costs]
     known = {item.module for item in took}
@@ -456,8 +457,8 @@ def _with_cached(
 def _main(
     context: Context, modules: Sequence[ModuleVerdict], wanted: str | None
 ) -> ModuleVerdict:
-    """The verdict on the main module; where the log never names it, the one on the unnamed module,
-    or on the log.
+    """Return the verdict on the main module. If the log does not name it, return the one on the
+    unnamed module, else on the log.
     """
     if wanted is None and modules:
         return modules[0]
@@ -476,8 +477,8 @@ def _main(
 def _with_schedule(
     main: ModuleVerdict, schedule: ScheduleEvidence, bounds: Bounds
 ) -> ModuleVerdict:
-    """Let the schedule dump decide on its module: it holds the costs that the scheduler
-    believed.
+    """Let the schedule dump decide on its module, because it holds the costs that the scheduler
+    used.
     """
     if main.module and main.module != schedule.module:
         return main
@@ -508,12 +509,12 @@ def _with_schedule(
 
 
 def _with_contradictions(context: Context, main: ModuleVerdict) -> ModuleVerdict:
-    """No module counts as used while another line says otherwise, and nothing but another process
-    explains it.
+    """Overrule a verdict of use if another line contradicts it, unless another process explains
+    that line.
 
-    All modules of one process look the profile up in the same file, so one that was scheduled
-    without it belongs to another process. Where each module has a profile of its own (AutoPGLE, a
-    directory), others on its thread may lack one.
+    All modules of one process look the profile up in the same file. So a module that was scheduled
+    without it belongs to another process. If each module has its own profile (AutoPGLE, a
+    directory), other modules on its thread may lack one.
     """
     log = context.log
     if not main.verdict.took_costs:
@@ -567,7 +568,7 @@ def _contradicted(
 
 
 def _judge_block(context: Context, name: str, block: SchedulingBlock) -> ModuleVerdict:
-    """The verdict on a module by the last that the log says of its scheduling on one rank."""
+    """Return the verdict on a module from the last lines about its scheduling on one rank."""
     lines = block.lines
     base = ModuleVerdict(
         name,
@@ -592,9 +593,8 @@ def _judge_block(context: Context, name: str, block: SchedulingBlock) -> ModuleV
         is_last_try = (
             "fdo" not in line.text.lower() or block.is_past_lookup or context.whole
         )
-        use = (
-            ProfileUse.WRONG_FORMAT if is_last_try else ProfileUse.CANNOT_TELL
-        )  # else the flag's file comes next
+        # else XLA tries the file in the flag next
+        use = ProfileUse.WRONG_FORMAT if is_last_try else ProfileUse.CANNOT_TELL
         return _proved(
             base, use, f"the profile cannot be parsed{where}", line, Remedy.FORMAT
         )
@@ -627,8 +627,9 @@ def _judge_block(context: Context, name: str, block: SchedulingBlock) -> ModuleV
 def _judge_no_file(
     context: Context, base: ModuleVerdict, block: SchedulingBlock, line: Event
 ) -> ModuleVerdict:
-    """There is no such file; in a directory of profiles there may be one for the module that comes
-    next.
+    """Return the verdict if the file does not exist.
+
+    In a directory of profiles there may be a file for the next module.
     """
     if not block.fingerprint_sought:
         return _proved(
@@ -661,12 +662,14 @@ def _judge_no_file(
 def _judge_used(
     context: Context, base: ModuleVerdict, block: SchedulingBlock
 ) -> ModuleVerdict:
-    """The module was scheduled with a profile: did any of its names match?"""
+    """Return the verdict on a module that was scheduled with a profile: did any of its names
+    match?
+    """
     lines = block.lines
     counted = lines.get(LineKind.FOUND) or lines.get(LineKind.MISSING)
     past_lookup = block.is_past_lookup or context.whole
     if counted is not None:
-        # Where INFO is hidden nothing follows the list.
+        # If INFO lines are hidden, nothing follows the list.
         is_all = (
             LineKind.FOUND in lines
             and LineKind.MISSING in lines
@@ -726,7 +729,9 @@ def _judge_counted(
 
 
 def _judge_silence(context: Context, wanted: str | None) -> ModuleVerdict:
-    """No line about the scheduling of the main module: why not?"""
+    """Return the verdict if no line is about the scheduling of the main module, with the likely
+    reason.
+    """
     log = context.log
     base = ModuleVerdict("", ProfileUse.CANNOT_TELL, "")
     hit = next(
@@ -777,7 +782,7 @@ def _judge_silence(context: Context, wanted: str | None) -> ModuleVerdict:
 
 
 def _refused_flag(base: ModuleVerdict, line: Event) -> ModuleVerdict:
-    """The verdict where XLA ended over a flag."""
+    """Return the verdict if XLA refused a flag and ended."""
     subject = f": {line.subject}" if line.subject else ""
     why = f"XLA ended over a flag{subject}"
     return _proved(base, ProfileUse.NOT_USED, why, line, Remedy.FLAG)
@@ -800,17 +805,16 @@ def _proved(
 class LogVerdict:
     """The verdict on a log."""
 
-    # on all modules of the program, the main one first: the module asked for, else the weightiest;
-    # each as the rank has it that is worst off
+    # verdicts on all modules of the program: first the requested or the weightiest one. Each is the
+    # worst over the ranks.
     modules: tuple[ModuleVerdict, ...]
-    # what each rank did with the profile, by its label, where the log tells ranks by labels
+    # by label, what each rank did with the profile; empty if the log has no labels
     ranks: Mapping[str, ProfileUse] = field(default_factory=dict)
-    sub_modules: int = (
-        0  # how many modules of kernel autotuner and fusions were left out
-    )
-    # for how many modules each profile was parsed, sub-modules and all ranks included
+    # number of modules of the kernel autotuner and of fusions that were left out
+    sub_modules: int = 0
+    # by profile, for how many modules it was parsed, including sub-modules and all ranks
     reads: Mapping[str, int] = field(default_factory=dict)
-    warnings: tuple[str, ...] = ()  # what else the log gives away
+    warnings: tuple[str, ...] = ()  # other remarks on the log, one line each
 
     @property
     def main(self) -> ModuleVerdict:
@@ -828,25 +832,26 @@ def judge(
     bounds: Bounds = BOUNDS,
     alike: Mapping[str, str] = MappingProxyType({}),
 ) -> LogVerdict:
-    """Judge a log: each rank by itself, then all by the one that is worst off.
+    """Judge a log: each rank separately, then all ranks by the worst one.
 
     Args:
-        log: what `pgle.xla.log.read.collect` made of its events.
-        module: regular expression for the main module; None: the module of `schedule`, else the one
-            with the most scheduler memory, instructions or compile time.
-        schedule: what a schedule dump says of the same compilation, or by rank what its own says;
-            it beats the log, but one dump does not clear a rank whose log speaks against it.
-        release: of jax, where known: from 0.5.1 on a log without missing instructions proves that
-            all matched.
-        whole: the program ended by itself, so that silence at the end of the log means something.
-        alike: paths of profiles that hold the same costs as another path, and that other path.
+        log: the result of `pgle.xla.log.read.collect`.
+        module: regular expression for the main module. None takes the module of `schedule`, else
+            the one with the most scheduler memory, instructions or compile time.
+        schedule: evidence from a schedule dump of the same compilation, or by rank from its own
+            dump. It overrides the log. But one dump does not clear a rank whose log contradicts it.
+        release: release of jax, if known. From 0.5.1 on, a log without missing instructions proves
+            that all matched.
+        whole: True if the program ended by itself, so that silence at the end of the log counts.
+        bounds: the least that a profile must cover to count as used.
+        alike: path of a profile → another path that holds the same costs.
     """
     ranks = log.ranks or {"": RankLog()}
     unlabelled = ranks.get("", RankLog())
     if len(ranks) > 1 and not unlabelled.last and not unlabelled.about_pgle:
-        # lines that no rank has written, such as a launcher's
+        # lines without a rank, such as a launcher's, do not count as a rank
         ranks = {rank: item for rank, item in ranks.items() if rank}
-    if "" not in ranks:  # the launcher names ranks that left no line
+    if "" not in ranks:  # the launcher may name ranks that wrote no line
         ranks = {
             **ranks,
             **{rank: RankLog() for rank in log.ends if rank and rank not in ranks},
@@ -883,7 +888,9 @@ def judge(
 
 
 def _end_of(log: Log, rank: str, ranks: Mapping[str, RankLog]) -> Event | None:
-    """The line with which a rank ended before its time: its own, or one that no known rank has."""
+    """Return the line at which a rank ended early: its own, or one that no known rank has; None if
+    there is none.
+    """
     of_the_job = [end for name, end in log.ends.items() if name not in ranks]
     first = min(of_the_job, key=lambda end: end.line, default=None)
     return log.ends.get(rank, first)
@@ -894,7 +901,7 @@ def _end_words(end: Event) -> str:
 
 
 def _with_end(main: ModuleVerdict, end: Event) -> ModuleVerdict:
-    """Let an early end count: what the scheduler took may never have run."""
+    """Change the verdict if the program ended early: the schedule may never have run."""
     if main.verdict.took_costs:
         took = "" if main.line is None else f" (line {main.line})"
         why = f"the scheduler took the profile{took}, but {_end_words(end)}"
@@ -910,7 +917,7 @@ def _with_one_profile(
     by_rank: Mapping[str, tuple[ModuleVerdict, ...]],
     alike: Mapping[str, str],
 ) -> tuple[ModuleVerdict, ...]:
-    """Let ranks count that read different profiles for the main module."""
+    """Change the verdict if ranks read different profiles for the main module."""
     main, *others = modules
     ranks_of: dict[str, list[str]] = {}
     for rank, verdicts in by_rank.items():
@@ -931,7 +938,7 @@ def _with_one_profile(
 def _combined(
     by_rank: Mapping[str, tuple[ModuleVerdict, ...]],
 ) -> tuple[ModuleVerdict, ...]:
-    """The verdicts of all ranks in one: each module as the rank has it that is worst off."""
+    """Combine the verdicts of all ranks: each module gets its worst verdict."""
     if len(by_rank) == 1:
         return next(iter(by_rank.values()))
     mains = {rank: verdicts[0] for rank, verdicts in by_rank.items()}
@@ -977,7 +984,7 @@ _REMARKS = {
     LineKind.STUCK: "a thread waits for other ranks and may be stuck",
     LineKind.CAUGHT: "a Python exception, after which the program continued",
 }
-"""What a line of a rank means, of the kinds that a warning names."""
+"""By kind, the meaning of lines of a rank that become warnings."""
 _QUOTED = (LineKind.STUCK, LineKind.CAUGHT)
 
 

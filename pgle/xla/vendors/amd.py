@@ -1,7 +1,7 @@
-"""AMD: its GPUs, jax's ROCm plugin, and how its tools and libraries name things.
+"""AMD: its GPUs, jax's ROCm plugin, and the names that its tools and libraries use.
 
-Peaks are dense matrix figures of AMD's data sheets of the MI300X, MI325X, MI350X and MI355X. FP32
-and, as XLA asks libraries for no reduced precision of it, products of f32 take the FP32 figure.
+Peaks are dense matrix figures from AMD's data sheets of the MI300X, MI325X, MI350X and MI355X.
+Products of f32 take the FP32 figure, because XLA requests no reduced precision for them.
 """
 
 from __future__ import annotations
@@ -35,19 +35,21 @@ RCCL = CollectiveLibrary(
     hosts_share=0.59,
 )
 """Latencies, shares of bandwidth and channels: ROCm/rocm-systems
-`projects/rccl/src/graph/tuning.cc` at 03a89144e7d8, the models of gfx942 and gfx950 hosts. A
-ring's Simple step between hosts has 320 µs there, by which RCCL chooses trees; the tree's 25 µs is
-taken. Over what the tuner assumes: MI350X 153.6 GB/s a link in both directions (its data sheet),
-48 assumed. No series of RCCL between hosts is public: the law of NCCL's hosts is taken, and at
-worst the share that RCCL gives its trees.
+`projects/rccl/src/graph/tuning.cc` at 03a89144e7d8, the models of gfx942 and gfx950 hosts.
+
+A ring's Simple step between hosts has 320 µs there, which makes RCCL choose trees. pgle takes the
+tree's 25 µs instead. `over_assumed`: an MI350X link has 153.6 GB/s in both directions (its data
+sheet), and the tuner assumes 48 per direction. No series of RCCL between hosts is public. So pgle
+takes the law of NCCL's hosts, and at worst the share that RCCL gives its trees.
 """
 
 _LINK_GB_S = 48.0
-"""What RCCL assumes of an xGMI link and direction (`GFX94X_XGMI_WIDTH`, `GFX95X_XGMI_WIDTH` of
-`projects/rccl/src/graph/topo.h`, same commit), and what is left of the 64 GB/s of an MI300X's link
-(ROCm blogs, "Understanding RCCL Bandwidth and xGMI Performance on AMD Instinct MI300X", 2025).
+"""The bandwidth that RCCL assumes for an xGMI link and direction (`GFX94X_XGMI_WIDTH` and
+`GFX95X_XGMI_WIDTH` in `projects/rccl/src/graph/topo.h`, same commit). It is also the reachable part
+of the 64 GB/s of an MI300X link (ROCm blogs, "Understanding RCCL Bandwidth and xGMI Performance on
+AMD Instinct MI300X", 2025).
 """
-_LINKS = 7  # of each GPU, one to each other GPU of its host
+_LINKS = 7  # links of each GPU: one to every other GPU of its host
 
 _MI300X_TFLOPS = {
     "f16": 1307.4,
@@ -77,30 +79,32 @@ _MI355X_TFLOPS = {
 }
 
 _NETWORKS_GB_S = (25.0, 50.0)
-"""A card of 400 Gbit/s for each GPU, as rented with MI300X and MI355X (Azure ND MI300X v5, Oracle
-BM.GPU.MI300X.8 and MI355X.8); half of it for cards of 200 Gbit/s.
+"""Slowest and fastest network. The fastest is a card of 400 Gbit/s per GPU, as rented with MI300X
+and MI355X (Azure ND MI300X v5, Oracle BM.GPU.MI300X.8 and MI355X.8). The slowest is a card of 200
+Gbit/s.
 """
 
 _MI300X_EFFICIENCY, _MI325X_EFFICIENCY = 708.4 / 1307.4, 784.9 / 1307.4
-"""Large bf16 products (stas00/ml-engineering, `compute/accelerator/README.md`, "Maximum Achievable
-Matmul FLOPS", which takes AMD's own figures of them).
+"""Share of the peak that large bf16 products reach (stas00/ml-engineering,
+`compute/accelerator/README.md`, "Maximum Achievable Matmul FLOPS", which quotes AMD's own figures).
 """
 _GFX950_EFFICIENCY = 1426.4 / 2306.9
-"""The fastest bf16 product of XLA's table of gfx950 (`data/perf_tables`) over the MI350X's peak; an
-MI355X, which draws more power, is assumed to reach the same share.
+"""The fastest bf16 product in XLA's gfx950 table (`data/perf_tables`), divided by the MI350X's
+peak. An MI355X, which draws more power, is assumed to reach the same share.
 """
 
 
 _UNMEASURED = (0.59, 1.41)
-"""How far the bf16 products of XLA's table of gfx950 lie from their rooflines, about its median:
-10th and 90th percentile. Those of a GPU without a table are scaled by rooflines.
+"""Ratio of time to roofline for bf16 products in XLA's gfx950 table, relative to the median ratio:
+10th and 90th percentile. It is the range for a GPU without a table, whose products are scaled by
+rooflines.
 """
 
 
 def _gpu(
     name: str, tflops: Mapping[str, float], memory_gb_s: float, clock_ghz: float
 ) -> Hardware:
-    """A GPU of a host of eight, each with a network card of 400 Gbit/s and PCIe 5 x16."""
+    """Return a GPU in a host of eight, each with a network card of 400 Gbit/s and PCIe 5 x16."""
     return Hardware(
         name,
         tflops=tflops,
@@ -133,7 +137,7 @@ _GPUS = (
     _gpu("mi350x", _MI350X_TFLOPS, memory_gb_s=7782, clock_ghz=2.2),
     replace(
         _gpu("mi355x", _MI355X_TFLOPS, memory_gb_s=7782, clock_ghz=2.4),
-        products_range=(1.0, 2516.6 / 2306.9),  # as slow as an MI350X at worst
+        products_range=(1.0, 2516.6 / 2306.9),  # at worst as slow as an MI350X
     ),
 )
 

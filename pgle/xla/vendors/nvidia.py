@@ -1,6 +1,6 @@
-"""NVIDIA: its GPUs, jax's CUDA plugin, and how its tools and libraries name things.
+"""NVIDIA: its GPUs, jax's CUDA plugin, and the names that its tools and libraries use.
 
-Peaks are dense tensor-core figures of NVIDIA's data sheets (A100: nvidia-a100-datasheet; H100:
+Peaks are dense tensor-core figures from NVIDIA's data sheets (A100: nvidia-a100-datasheet; H100:
 h100-datasheet; H200: h200-datasheet; B200: HGX B200, an eighth of the board's; GB200 and GB300:
 NVL72, a 72nd of the rack's). Memory bandwidth, cores and clock come from XLA's descriptions
 (`data/targets`).
@@ -119,18 +119,19 @@ _GPUS = (
     ),
 )
 _NETWORKS_GB_S = {"a100": (1.56, 25.0), "h100": (9.4, 50.0), "h200": (50.0, 50.0)}
-"""Per GPU: of Google's A2 (100 Gbit/s for 8 GPUs), A3 Edge (600 Gbit/s, all cards counted) and A3
-Ultra (3,200 Gbit/s; https://cloud.google.com/compute/docs/gpus/gpu-network-bandwidth) to NVIDIA's
-DGX of the generation.
+"""Slowest and fastest network per GPU, in GB/s. The slowest is Google's A2 (100 Gbit/s for 8 GPUs),
+A3 Edge (600 Gbit/s, all cards counted) or A3 Ultra (3,200 Gbit/s;
+https://cloud.google.com/compute/docs/gpus/gpu-network-bandwidth). The fastest is NVIDIA's DGX of
+the generation.
 """
 
-# ConnectX-8 (NVIDIA, GB300 NVL72 and DGX B300), which Blackwell hosts may have
+# ConnectX-8, which Blackwell hosts may have (NVIDIA, GB300 NVL72 and DGX B300)
 _FASTEST_GB_S = 100.0
-_SLOWEST_GB_S = 50.0  # ConnectX-7, one a GPU (NVIDIA, DGX B200)
+_SLOWEST_GB_S = 50.0  # ConnectX-7, one per GPU (NVIDIA, DGX B200)
 
 
 def _networks(name: str) -> tuple[float, float]:
-    """The networks that a GPU is sold or rented with."""
+    """Return the slowest and the fastest network that is sold or rented with a GPU, in GB/s."""
     return _NETWORKS_GB_S.get(name.split("-")[0], (_SLOWEST_GB_S, _FASTEST_GB_S))
 
 

@@ -1,4 +1,4 @@
-"""What differs between makers of GPUs, as one value: a file of this folder for each."""
+"""The differences between makers of GPUs as one value. Each maker has a file in this folder."""
 
 from __future__ import annotations
 
@@ -12,76 +12,80 @@ from pgle.xla.hardware import CollectiveLibrary, Hardware
 
 @dataclass(frozen=True, slots=True)
 class Architecture:
-    """What code is compiled for: a compute capability of CUDA, a gfx number of ROCm."""
+    """The architecture that code is compiled for: CUDA's compute capability, or ROCm's gfx
+    number.
+    """
 
     vendor: str  # the name of a `Vendor`
-    version: tuple[int, int]  # (9, 0) of ``sm_9.0``, (9, 5) of ``gfx950``
-    name: str = field(default="", compare=False)  # as XLA writes it
+    version: tuple[int, int]  # (9, 0) for ``sm_9.0``, (9, 5) for ``gfx950``
+    name: str = field(default="", compare=False)  # the name that XLA writes
 
 
 @dataclass(frozen=True, slots=True)
 class JaxPlugin:
-    """jax's plugin for a vendor's GPUs: a pair of packages for each major of the vendor's toolkit.
+    """jax's plugin for a vendor's GPUs: a pair of packages for each major version of the vendor's
+    toolkit.
 
-    Of `stem` ``cuda`` and major 13: packages jax-cuda13-plugin and jax-cuda13-pjrt, module
-    ``jax_plugins.xla_cuda13``.
+    With `stem` ``cuda`` and major 13, the packages are jax-cuda13-plugin and jax-cuda13-pjrt, and
+    the module is ``jax_plugins.xla_cuda13``.
     """
 
     stem: str
-    # majors of the toolkit, the one to install first, and the first jaxlib that had a plugin
-    # for each
+    # by major of the toolkit, the first jaxlib with a plugin for it; the major to install comes
+    # first
     majors: Mapping[int, str] = field(hash=False)
-    library: str  # the file in the module's folder
-    # wheels of the toolkit's runtime by major; empty where the system brings it
+    library: str  # file name of the library in the module's folder
+    # wheels of the toolkit's runtime by major; empty if the system provides the runtime
     runtimes: Mapping[int, str] = field(
         default_factory=lambda: MappingProxyType({}), hash=False
     )
-    # how many numbers of the plugin's version must be jaxlib's; None: all
+    # how many leading numbers of the plugin's version equal jaxlib's; None means all
     fitting_parts: int | None = None
-    # whether it is linked to the toolkit's libraries, and cannot be loaded without
+    # True if it is linked to the toolkit's libraries, so it cannot be loaded without them
     is_linked: bool = False
-    # what functions of absent libraries return: that there is no device
+    # return code for a function of an absent library, so that it reports no device
     absent_code: int = 0
-    registering: str = (
-        "!"  # how names of functions begin that register code as it is loaded
-    )
-    # a variable that keeps it from looking for the toolkit, if there is one
+    # first letters of functions that register code while the plugin is loaded
+    registering: str = "!"
+    # environment variable that disables the plugin's check for the toolkit; empty if there is none
     skip_check: str = ""
 
     @property
     def modules(self) -> tuple[str, ...]:
-        """Modules that bring the library."""
+        """Modules that may hold the library, one for each major."""
         return tuple(f"jax_plugins.xla_{self.stem}{major}" for major in self.majors)
 
     def packages(self, major: int) -> tuple[str, str]:
-        """The packages for a major of the toolkit."""
+        """Return the packages for a major of the toolkit."""
         return f"jax-{self.stem}{major}-plugin", f"jax-{self.stem}{major}-pjrt"
 
     @property
     def all_packages(self) -> tuple[str, ...]:
-        """All packages, oldest toolkit first."""
+        """All packages, those for the oldest toolkit first."""
         found: list[str] = []
         for major in sorted(self.majors):
             found += self.packages(major)
         return tuple(found)
 
     def fits(self, version: str, jaxlib: str) -> bool:
-        """Whether jax of that jaxlib loads a plugin of that version."""
+        """Whether jax with this jaxlib loads this version of the plugin."""
         return version == self.version_for(jaxlib)
 
     def version_for(self, jaxlib: str) -> str:
-        """The plugin's version for a jaxlib."""
+        """Return the plugin's version for a jaxlib."""
         return ".".join(jaxlib.split(".")[: self.fitting_parts])
 
 
 @dataclass(frozen=True, slots=True)
 class Presence:
-    """How a machine shows that it has a vendor's GPUs, and how they are hidden."""
+    """How to find a vendor's GPUs on a machine, and how users hide them."""
 
-    pci: str  # its number in Linux's lists of devices (https://pci-ids.ucw.cz)
-    driver_file: str  # where the loaded driver is to be seen
-    list_program: str  # lists GPUs, and is needed for it; empty: none is
-    hiding_variables: tuple[str, ...]  # that choose the GPUs which a program sees
+    # the vendor's PCI number in Linux's lists of devices (https://pci-ids.ucw.cz)
+    pci: str
+    driver_file: str  # a file that exists if the driver is loaded
+    list_program: str  # the program that lists GPUs; empty if none is needed
+    # environment variables that select the GPUs that a program sees
+    hiding_variables: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,55 +93,55 @@ class Vendor:
     """A maker of GPUs."""
 
     name: str  # ``NVIDIA``
-    toolkit: str  # ``CUDA``: what jax's plugin, kernels and drivers belong to
-    platform: str  # as jax lowers for it, ``cuda``
-    # how jax's client calls itself, in which kernels are chosen by the name
+    toolkit: str  # ``CUDA``: the toolkit of jax's plugin, kernels and drivers
+    platform: str  # jax's name of the platform, ``cuda``
+    # the name and version that jax's client reports; kernels are chosen by the name
     client_version: str
-    capability_field: str  # of XLA's description of a GPU
-    # an architecture in names of dumps, with groups ``major`` and ``minor``
+    # the field for the architecture in XLA's description of a GPU
+    capability_field: str
+    # matches an architecture in names of dumps, with groups ``major`` and ``minor``
     architecture: re.Pattern[str]
-    architecture_words: str  # how such names begin, for people
-    # the GPU of `gpus` for an architecture and for later ones, up to the next row
+    architecture_words: str  # the beginning of architecture names, for messages
+    # lowest architecture, and the GPU that stands for it and later ones up to the next row
     generations: Sequence[tuple[tuple[int, int], str]]
     gpus: tuple[Hardware, ...] = field(hash=False)
-    # the first architecture for which XLA knows costs, and so runs the latency-hiding scheduler
-    # without being asked; None: it never does
+    # the first architecture for which XLA has a cost model, so that it runs the latency-hiding
+    # scheduler by default; None if there is none
     modelled_since: tuple[int, int] | None
     plugin: JaxPlugin
     library: CollectiveLibrary
-    kernels: str  # a pattern of names of kernels that libraries bring
-    convolutions: str  # the library of convolutions
-    # whether it may run a product for each image, where it has no better kernel
+    kernels: str  # matches names of library kernels
+    convolutions: str  # the library for convolutions
+    # True if it may run a product for each image when it has no better kernel
     convolves_by_image: bool
-    graphs: str  # what XLA's command buffers are
-    # the `implementation` of `jax.nn.dot_product_attention` that is one fused kernel; empty: none
+    graphs: str  # the vendor's name for XLA's command buffers
+    # the `implementation` of `jax.nn.dot_product_attention` that is one fused kernel; empty if
+    # there is none
     fused_attention: str
-    # whether the host's time to launch a kernel is public
-    knows_launches: bool
-    trace_names: tuple[str, ...]  # how traces name the vendor, in lower case
+    knows_launches: bool  # True if the host's time to launch a kernel is public
+    trace_names: tuple[str, ...]  # names of the vendor in traces, in lower case
     presence: Presence
-    # this vendor's words for NVIDIA's, in findings and remedies
+    # pairs of NVIDIA's word and this vendor's word, for findings and remedies
     words: tuple[tuple[str, str], ...] = ()
-    # what releases of XLA before 0.6 miss in a description of a GPU
-    runtime: str = ""
+    runtime: str = ""  # text to add to a GPU description from a release before 0.6
 
     def find_architecture(self, text: str) -> Architecture | None:
-        """The architecture that a text names."""
+        """Return the architecture that a text names; None if it names none."""
         found = self.architecture.search(text)
         if found is None:
             return None
-        minor = found["minor"]  # of ROCm a hexadecimal digit
+        minor = found["minor"]  # a hexadecimal digit for ROCm
         number = int(minor) if minor.isdecimal() else int(minor, 16)
         version = int(found["major"]), number
         return Architecture(self.name, version, found[0])
 
     def worded(self, text: str) -> str:
-        """A text about NVIDIA's GPUs in this vendor's words."""
+        """Replace NVIDIA's words in a text by this vendor's."""
         for theirs, ours in self.words:
             text = text.replace(theirs, ours)
         return text
 
     def is_modelled(self, architecture: Architecture) -> bool:
-        """Whether XLA knows costs for a GPU of this vendor."""
+        """Whether XLA has a cost model for an architecture of this vendor."""
         since = self.modelled_since
         return since is not None and architecture.version >= since
