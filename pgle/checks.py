@@ -1,5 +1,5 @@
-"""What numbers, switches and texts may be. The fields of requests say which rule is whose: one for
-the library and the command line.
+"""Checks of numbers, switches and texts. The fields of requests choose the rules, which the library
+and the command line share.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ from pgle.errors import UserError
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """A range of numbers; `nan` is in none."""
+    """A range of numbers. No range contains `nan`."""
 
     least: float
     most: float = math.inf
-    above: bool = False  # more than `least`, not equal to it
-    whole: bool = False  # whole numbers alone
+    above: bool = False  # whether `least` itself is excluded
+    whole: bool = False  # whether only whole numbers are allowed
 
     def words(self) -> str:
         """The range in words."""
@@ -33,7 +33,11 @@ class Rule:
         return f"{words}, at most {self.most:g}"
 
     def check(self, name: str, value: Any) -> None:
-        """Raise `UserError` if a value is no number in the range."""
+        """Raise `UserError` if a value is not a number in the range.
+
+        Args:
+            name: name of the parameter, for the error.
+        """
         number = _number(value, whole=self.whole)
         is_large = number > self.least if self.above else number >= self.least
         if not (is_large and number <= self.most and number < math.inf):
@@ -45,19 +49,17 @@ class Rule:
 
 
 SHARE = Rule(0, 1)
-"""A share as a number: 0.02 is 2 %. The command line takes 200 % too, since it is written with its
-unit.
-"""
+"""A share as a number: 0.02 is 2 %. The command line also takes ``200%``, since it has the unit."""
 
 
 def check_numbers(name: str, value: Any, rule: Rule) -> None:
-    """Raise `UserError` for a number out of range; of several numbers, or values, for each."""
+    """Raise `UserError` if a number, or any number in a sequence or mapping, is out of range."""
     for item in _items(value):
         rule.check(name, item)
 
 
 def check_pattern(name: str, text: Any) -> None:
-    """Raise `UserError` if a text is no regular expression."""
+    """Raise `UserError` if a text is not a regular expression."""
     try:
         re.compile(text)
     except (re.error, OverflowError, RecursionError, TypeError) as error:
@@ -75,7 +77,7 @@ def _items(value: Any) -> Iterable[Any]:
 
 
 def _number(value: Any, *, whole: bool) -> float:
-    """A number, of numpy too; `nan` for everything else, which is in no range."""
+    """A number, also from numpy; `nan` for anything else, which no range contains."""
     if isinstance(value, bool | str | bytes):
         return math.nan
     try:
@@ -85,20 +87,20 @@ def _number(value: Any, *, whole: bool) -> float:
 
 
 def check_switch(name: str, value: Any) -> None:
-    """Raise `UserError` for anything but True and False."""
-    if type(value).__name__ not in ("bool", "bool_"):  # that of numpy too
+    """Raise `UserError` for anything except True and False."""
+    if type(value).__name__ not in ("bool", "bool_"):  # ``bool_`` is numpy's
         raise UserError(
             f"{_shown(value)} is no switch", where=name, remedy="give True or False"
         )
 
 
 def is_several(value: Any) -> bool:
-    """Whether something holds several values: no text, and no mapping."""
+    """Whether an object holds several values. Texts and mappings do not."""
     return isinstance(value, Iterable) and not isinstance(value, str | bytes | Mapping)
 
 
 def check_words(name: str, value: Any) -> None:
-    """Raise `UserError` for anything but several texts."""
+    """Raise `UserError` for anything except several texts."""
     if not (is_several(value) and all(isinstance(word, str) for word in value)):
         raise UserError(
             f"{_shown(value)} is no list of texts",

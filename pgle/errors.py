@@ -1,5 +1,5 @@
-"""The two ways a command ends early, how each becomes one line and an exit code, and the words of
-every message.
+"""The two errors that end a command early, each with one line and an exit code; and words that all
+messages use.
 """
 
 from __future__ import annotations
@@ -15,15 +15,15 @@ if TYPE_CHECKING:
     from pgle.next import Next, Sentence
 
 
-# characters of a line that are printed: a command with every path that it needs is shorter
+# most characters of a printed line; a command with all its paths is shorter
 LONGEST_LINE = 20_000
 
 
 def printable(text: str) -> str:
-    """A name or line from outside as one that can be printed anywhere.
+    """Escape a name or line from outside, so that it can be printed anywhere.
 
-    What could move the cursor, break the line, turn the direction of writing (control and format
-    characters) or not be encoded is escaped as in Python: ``\\x1b``.
+    Control and format characters could move the cursor, break the line or turn the direction of
+    writing. These, and characters that cannot be encoded, are escaped as in Python: ``\\x1b``.
     """
     if text.isprintable():
         return text
@@ -39,16 +39,14 @@ def _printable_char(char: str) -> str:
 _OBEYED = re.compile(
     r"^(?P<blanks>[^\S\n]*):(?=:[A-Za-z][\w-]*(?: [^\n]*)?::)|##(?=\w*\[)", re.MULTILINE
 )
-"""What a CI runner obeys in a log: GitHub lines that begin with ``::error::`` (after blanks) and
-``##[error]`` anywhere (github.com/actions/runner, src/Runner.Common/ActionCommand.cs), Azure
-Pipelines ``##vso[…]``, TeamCity ``##teamcity[…]``.
+"""Text in a log that a CI runner takes as a command. GitHub obeys lines that begin with
+``::error::`` (after blanks), and ``##[error]`` anywhere (github.com/actions/runner,
+src/Runner.Common/ActionCommand.cs). Azure Pipelines obeys ``##vso[…]``, TeamCity ``##teamcity[…]``.
 """
 
 
 def inert(text: str) -> str:
-    """Lines for a log, in which no name from outside is a command to the CI runner that reads the
-    log.
-    """
+    """Escape lines for a log, so that a CI runner that reads it obeys no name from outside."""
     return _OBEYED.sub(
         lambda found: (
             "#\\x23" if found["blanks"] is None else f"{found['blanks']}\\x3a"
@@ -58,8 +56,8 @@ def inert(text: str) -> str:
 
 
 def shown(text: str, most: int = 500) -> str:
-    """As `printable`; of a text that nobody reads to its end, as a damaged file may name things,
-    the beginning.
+    """Make a text printable (`printable`), and cut it after `most` characters. A damaged file may
+    have endless names.
     """
     if len(text) <= most:
         return printable(text)
@@ -67,20 +65,22 @@ def shown(text: str, most: int = 500) -> str:
 
 
 def one_line(text: str) -> str:
-    """Any text as one printable line."""
+    """Turn any text into one printable line."""
     return shown(" ".join(text.split()), LONGEST_LINE)
 
 
 def suggestion(word: str, choices: Iterable[str]) -> str:
-    """``did you mean X?`` where one of the choices is like `word`; else empty."""
-    from difflib import get_close_matches  # only on the way to an error
+    """``did you mean X?`` if one of the choices is like `word`; else empty."""
+    from difflib import get_close_matches  # imported only for an error
 
     near = get_close_matches(word, list(choices), 1, 0.6)
     return f"did you mean '{near[0]}'?" if near else ""
 
 
 def choices(word: str, names: Iterable[str]) -> str:
-    """``did you mean X? it has X, Y``: what can be named instead of `word`; the first five."""
+    """``did you mean X? it has X, Y``: names that the user can give instead of `word`, at most
+    five.
+    """
     known = list(dict.fromkeys(names))
     return " ".join(
         filter(None, (suggestion(word, known), f"it has {', '.join(known[:5])}"))
@@ -88,19 +88,22 @@ def choices(word: str, names: Iterable[str]) -> str:
 
 
 _names: dict[str, str] = {}
-"""How pgle was started, if not as ``pgle``, by each of its commands."""
+"""The user's word for pgle, if it is not ``pgle``, with the pattern of commands to replace."""
 
 
 def call_it(program: str, commands: Iterable[str]) -> None:
-    """Have every command of pgle that is printed begin as the user can type it, such as
-    ``.venv/bin/pgle``.
+    """Let all printed commands of pgle begin as the user can type them, such as ``.venv/bin/pgle``.
+
+    Args:
+        program: the word that starts pgle.
+        commands: names of pgle's commands.
     """
     _names.clear()
     _names[program] = rf"(?<![\w./-])pgle(?= (?:{'|'.join(commands)}|--help)\b)"
 
 
 def named(text: str) -> str:
-    """A text with the commands of pgle in it as the user can type them."""
+    """Replace pgle's commands in a text by commands that the user can type (`call_it`)."""
     for program, word in _names.items():
         text = re.sub(word, lambda _, program=program: program, text)  # type: ignore[misc]
     return text
@@ -112,26 +115,26 @@ def many(count: int, noun: str) -> str:
 
 
 def in_words(us: float) -> str:
-    """A time in µs, ms or s."""
+    """A time given in microseconds, with three digits, in µs, ms or s."""
     if us < 1e3:
         return f"{us:.3g} µs"
     return f"{us / 1e3:.3g} ms" if us < 1e6 else f"{us / 1e6:.3g} s"
 
 
 def in_percent(share: float, decimals: int = 1) -> str:
-    """A share of 0 to 1 as ``28.0 %``."""
+    """A share (1 is the whole) in per cent: ``28.0 %``."""
     minus = "−" if share < 0 else ""
     return f"{minus}{abs(share) * 100:,.{decimals}f} %"
 
 
 def as_change(share: float, decimals: int = 1) -> str:
-    """A share with its sign as ``−7.8 %`` or ``+0.0 %``."""
+    """A share with its sign, in per cent: ``−7.8 %``, ``+0.0 %``."""
     plus = "" if share < 0 else "+"
     return f"{plus}{in_percent(share, decimals)}"
 
 
 def some(names: Iterable[str], most: int) -> str:
-    """The first of some names: ``a, b and 3 more``."""
+    """At most `most` names, and the number of the others: ``a, b and 3 more``."""
     listed = list(names)
     return ", ".join(listed[:most]) + (
         f" and {len(listed) - most:,} more" if len(listed) > most else ""
@@ -139,17 +142,17 @@ def some(names: Iterable[str], most: int) -> str:
 
 
 def cut(text: str, room: int) -> str:
-    """A text of at most `room` characters."""
+    """Cut a text to at most `room` characters."""
     return text if len(text) <= room else f"{text[: room - 1]}…"
 
 
 class UserError(Exception):
-    """Input or usage that the user can mend: one line saying what, where and what to do. Exit code
-    2.
+    """A mistake in input or usage that the user can fix. One line names the mistake, its place and
+    the remedy. The exit code is 2.
 
     Args:
         what: the mistake, a clause without a full stop ("not a SQLite database").
-        where: the file, option or line that it is about.
+        where: the file, option or line with the mistake.
         remedy: what to do next, best a command to type, as a value: `Next.of("show", path)`.
     """
 
@@ -176,14 +179,14 @@ class UserError(Exception):
 
 
 def shell_code(code: int) -> int:
-    """The exit code of a process as a shell gives it: 128 + N where signal N ended it, which
-    `subprocess` has as -N.
+    """The exit code of a process as a shell gives it. If signal N ended it, that is 128 + N, but -N
+    in `subprocess`.
     """
     return code if code >= 0 else 128 - code
 
 
 def points_into(error: BaseException, folder: Path) -> bool:
-    """Whether a message names a folder or something in it, so that the folder must stay."""
+    """Whether an error's message names a folder or something in it. If so, the folder must stay."""
     names = {str(folder), str(folder.resolve())}
     return any(
         re.search(rf"(?<![\w./-]){re.escape(name)}(?![\w.-])", str(error))
@@ -192,12 +195,12 @@ def points_into(error: BaseException, folder: Path) -> bool:
 
 
 class WorkloadError(Exception):
-    """The user's own program failed: its exit code is passed through as ours.
+    """The user's own program failed. pgle ends with the program's exit code.
 
     Args:
-        exit_code: what the program returned, 128 + N where signal N ended it.
-        what: one line about it.
-        who: the command that `what` is about, in front of it; empty: `what` names it.
+        exit_code: of the program; 128 + N if signal N ended it.
+        what: one line about the failure.
+        who: the command that failed, put before `what`; empty if `what` names it.
     """
 
     def __init__(self, exit_code: int, what: str, *, who: str = "") -> None:

@@ -1,4 +1,4 @@
-"""Files that are written whole or not at all, and read with a bound."""
+"""Write files whole or not at all, and read files with a bound on their size."""
 
 from __future__ import annotations
 
@@ -21,27 +21,27 @@ if TYPE_CHECKING:
     from etils import epath
 
 AnyPath: TypeAlias = "Path | epath.Path"
-"""A local path or one of an object store; both have the methods of `pathlib.Path`."""
+"""A local path, or a path in an object store. Both have the methods of `pathlib.Path`."""
 
 Progress: TypeAlias = Callable[[int, int], None]
-"""Called with (done, total) in any unit; total 0 means unknown. Pure layers take one as an optional
-argument.
+"""A function that is called with (done, total) in any unit. A total of 0 means unknown. Pure layers
+take one as an optional argument.
 """
 
 Json: TypeAlias = Mapping[str, Any]
-"""An object as JSON and TOML have it: a file or another process wrote it, or one will read it. What
-is known of its fields is a type where they are read; this is the rest.
+"""An object of JSON or TOML that another process or a file exchanges with pgle. Known fields get a
+type when they are read.
 """
 
 MAX_FILE_BYTES = 8 << 30
-"""Bound on one whole file read into memory; a larger protocol buffer cannot be parsed anyway (2 GiB
-limit).
+"""Largest file that is read into memory whole. A protocol buffer of this size cannot be parsed
+anyway (2 GiB limit).
 """
 
 MAX_EXPANSION = {".gz": 150, ".xz": 1500}
-"""Bounds on how many times its size an archive may become, beyond the first `FREE_BYTES`. Dumps and
-logs become 5 to 100 times larger (xz: equal ones in a row more); zeros, the cheapest way to fill
-the memory, 228 and 7,000 times.
+"""How many times larger an archive may become, beyond the first `FREE_BYTES`. Dumps and logs become
+5 to 100 times larger (more if xz finds equal ones in a row). Zeros, the cheapest way to fill
+memory, become 228 (gz) and 7,000 (xz) times larger.
 """
 
 FREE_BYTES = 32 << 20
@@ -49,7 +49,7 @@ FREE_BYTES = 32 << 20
 _PIECE_BYTES, _BUFFER_BYTES, _ZEROS = 16 << 20, 1 << 20, 64
 
 LFS_POINTER = b"version https://git-lfs.github.com/spec/"
-"""A file begins so if Git LFS has not replaced its pointer by the content
+"""First bytes of a file that is only a pointer, because Git LFS has not fetched its content
 (https://github.com/git-lfs/git-lfs/blob/main/docs/spec.md).
 """
 ZIP_MAGIC = b"PK\x03\x04"
@@ -59,13 +59,13 @@ TAR_MAGIC_AT = 257
 """The first bytes of archives: section 4.3.7 of PKWARE's APPNOTE, 7zFormat.txt of 7-Zip, and POSIX
 pax.
 """
-TEXT_HEAD_BYTES = 4096  # of a file, to decide whether it is text
-NO_PIPE = "is stdin or stdout, and a file is needed"  # of the path ``-``
+TEXT_HEAD_BYTES = 4096  # the first bytes of a file decide whether it is text
+NO_PIPE = "is stdin or stdout, and a file is needed"  # error for the path ``-``
 
-LONGEST_READ_LINE = 1 << 20  # characters; what a line has beyond is left out
+LONGEST_READ_LINE = 1 << 20  # characters; the rest of a longer line is left out
 
-# of so many lines that are shorter on average, ends counted, none can tell of steps; an archive may
-# hold a billion
+# a file is refused if its first `MANY_LINES` lines have fewer than `SHORTEST_MEAN` characters on
+# average, line ends included: they cannot contain steps, and an archive may have a billion
 MANY_LINES, SHORTEST_MEAN = 1 << 20, 4
 
 _COMPRESSED: dict[str, Any] = {
@@ -75,13 +75,17 @@ _COMPRESSED: dict[str, Any] = {
 
 
 def is_archive(head: bytes) -> bool:
-    """Whether a file that begins so holds other files."""
+    """Whether a file that begins with `head` is an archive of files."""
     is_tar = head[TAR_MAGIC_AT:].startswith(TAR_MAGIC)
     return is_tar or head.startswith((ZIP_MAGIC, SEVEN_ZIP_MAGIC))
 
 
 def as_path(text: str | os.PathLike[str]) -> AnyPath:
-    """A local path, or an `etils.epath` path where the text has a scheme such as ``gs://``."""
+    """Make a local path, or an `etils.epath` path if the text has a scheme such as ``gs://``.
+
+    Raises:
+        UserError: the text is empty, or nothing installed reads such an address.
+    """
     if isinstance(text, Path):
         return text
     name = os.fspath(text)
@@ -93,7 +97,7 @@ def as_path(text: str | os.PathLike[str]) -> AnyPath:
 
     try:
         path = epath.Path(name)
-        path.exists()  # the package that reads it is imported at the first access
+        path.exists()  # the first access imports the package that reads such addresses
     except ImportError as error:
         raise UserError(
             f"cannot be read ({error})",
@@ -108,7 +112,7 @@ def as_path(text: str | os.PathLike[str]) -> AnyPath:
 
 
 def check_exists(path: AnyPath) -> None:
-    """Raise `UserError` where nothing is there."""
+    """Raise `UserError` if a path does not exist."""
     if not path.exists():
         raise UserError(
             "no such file or directory", where=path, remedy="check the path"
@@ -116,8 +120,11 @@ def check_exists(path: AnyPath) -> None:
 
 
 def check_file(path: AnyPath, *, pipe: bool = False) -> None:
-    """Raise `UserError` where nothing is there to read, or a directory, a device or a socket; a
-    named pipe, which may never be written to, is a file only if `pipe`.
+    """Raise `UserError` if a path is not a file to read: it is absent, a directory, a device or a
+    socket.
+
+    Args:
+        pipe: whether a named pipe counts as a file. Perhaps nobody ever writes to it.
     """
     try:
         if not isinstance(path, Path):
@@ -163,12 +170,15 @@ def _too_large(path: AnyPath, max_bytes: int) -> UserError:
 def open_bytes(
     path: AnyPath, *, max_bytes: int | None = None, pipe: bool = False
 ) -> io.BufferedReader:
-    """A file as a stream; ``.xz`` and ``.gz`` are decompressed as they are read. To be closed by
-    the caller.
+    """Open a file as a stream. ``.xz`` and ``.gz`` are decompressed on reading. The caller must
+    close it.
 
     Args:
-        max_bytes: bound on its content; None: an archive's expansion alone is bounded.
-        pipe: a named pipe is taken too.
+        max_bytes: bound on its content; None to bound only the expansion of an archive.
+        pipe: whether a named pipe counts as a file.
+
+    Raises:
+        UserError: it is not a file, unreadable or too large; also while reading.
     """
     check_file(path, pipe=pipe)
     try:
@@ -182,8 +192,8 @@ def open_bytes(
 
 
 def _opened(path: AnyPath) -> IO[bytes]:
-    """A file that never waits for a writer, though somebody put a pipe in its place since it was
-    looked at.
+    """Open a file without ever waiting for a writer, even if a pipe has replaced it since the
+    check.
     """
     if not isinstance(path, Path):
         return cast(IO[bytes], path.open("rb"))
@@ -191,7 +201,7 @@ def _opened(path: AnyPath) -> IO[bytes]:
 
 
 class _Bounded(io.RawIOBase):
-    """The content of a file, decompressed; every failure on the way is a `UserError`."""
+    """The decompressed content of a file. Every failure to read it is a `UserError`."""
 
     def __init__(self, file: IO[bytes], path: AnyPath, max_bytes: int | None) -> None:
         opener = _COMPRESSED.get(path.suffix)
@@ -247,19 +257,23 @@ class _Bounded(io.RawIOBase):
 
 
 def read_bytes(path: AnyPath, *, max_bytes: int = MAX_FILE_BYTES) -> bytes:
-    """The content of a file; ``.xz`` and ``.gz`` are decompressed."""
+    """Read a whole file. ``.xz`` and ``.gz`` are decompressed.
+
+    Raises:
+        UserError: it is not a file, unreadable, too large, or begins with zeros.
+    """
     with open_bytes(path, max_bytes=max_bytes) as file:
         head = file.peek()
         if len(head) >= _BUFFER_BYTES and not any(
             head[:_ZEROS]
-        ):  # what a reader would refuse after all of it
+        ):  # every reader would refuse it, but only after reading all of it
             raise UserError(
                 "begins with zeros, as no trace, module or profile does",
                 where=path,
                 remedy="copy it again; was a disk full when it was written?",
             )
-        # In one piece where its size is known: joined pieces are held twice. ``read()`` at once
-        # would reserve `max_bytes`, which ``ulimit -v`` and Slurm refuse.
+        # Read it in one piece if its size is known, since joining pieces needs twice the memory.
+        # ``read()`` without a size would reserve `max_bytes`, which ``ulimit -v`` and Slurm refuse.
         plain = isinstance(path, Path) and path.suffix not in _COMPRESSED
         data = file.read(path.stat().st_size if plain else 0)
         rest = b"".join(iter(lambda: file.read(_PIECE_BYTES), b""))
@@ -267,18 +281,18 @@ def read_bytes(path: AnyPath, *, max_bytes: int = MAX_FILE_BYTES) -> bytes:
 
 
 def read_head(path: AnyPath, size: int) -> bytes:
-    """The first `size` bytes of a file's content, or all of it."""
+    """The first `size` bytes of a file's content, or all if it is shorter."""
     with open_bytes(path) as file:
         return file.read(size)
 
 
 MAX_KEPT_BYTES = 64 << 20
-"""Bound on a file that pgle itself has left in a folder: anything else may be there by now."""
+"""Largest file that pgle reads back from a folder. Another file may have replaced its own."""
 
 
 def read_kept(path: AnyPath, *, max_bytes: int = MAX_KEPT_BYTES) -> bytes | None:
-    """The content of a file that pgle has left; None if it is absent, unreadable, no regular file
-    or too large.
+    """The content of a file that pgle wrote earlier; None if it is absent, unreadable, too large or
+    not a regular file.
     """
     try:
         return read_bytes(path, max_bytes=max_bytes)
@@ -287,8 +301,10 @@ def read_kept(path: AnyPath, *, max_bytes: int = MAX_KEPT_BYTES) -> bytes | None
 
 
 def content_digest(path: Path) -> tuple[str, int]:
-    """SHA-256 and size in bytes of a regular file, as large as it is now: it ends although the file
-    grows. An empty text and 0 for anything else, such as a pipe, which would wait for a writer.
+    """SHA-256 (hexadecimal) and size in bytes of a regular file. If the file grows meanwhile, only
+    its size at the start counts.
+
+    For anything else, such as a pipe, which could block, the result is an empty text and 0.
     """
     if not path.is_file():
         return "", 0
@@ -304,17 +320,17 @@ def content_digest(path: Path) -> tuple[str, int]:
 
 
 def is_text(head: bytes) -> bool:
-    """Whether a file that begins so is text: one zero byte or another is left by a file system,
-    many are binary.
+    """Whether a file that begins with `head` is text. A file system may leave a few zero bytes;
+    many mean binary data.
     """
     return head.count(0) <= len(head) // 10
 
 
 class TextLines:
-    """The lines of a text file without their ends, read anew by each iteration, so that memory does
-    not grow with it.
+    """The lines of a text file, without line ends. Each iteration reads the file again, so that
+    memory does not grow with its size.
 
-    ``.gz`` and ``.xz`` are unpacked.
+    ``.gz`` and ``.xz`` are decompressed. Iteration raises `UserError` for a file that is not text.
     """
 
     def __init__(
@@ -323,8 +339,8 @@ class TextLines:
         self.path, self.remedy = path, remedy
 
     def has_more_than(self, lines: int) -> bool:
-        """Whether there are more lines than so many; counts line feeds, a hundred times faster than
-        reading.
+        """Whether there are more than `lines` lines. It counts line feeds, which is a hundred times
+        faster than reading lines.
         """
         with open_bytes(self.path) as file:
             count = 0
@@ -353,11 +369,11 @@ class TextLines:
 
 
 def check_absent(path: AnyPath, *, force: bool, inputs: Iterable[AnyPath] = ()) -> None:
-    """Raise `UserError` where a file cannot be written.
+    """Raise `UserError` if a file cannot be written.
 
     Args:
-        force: an existing file may be overwritten.
-        inputs: files that the output is made from; `force` does not allow to overwrite these.
+        force: whether an existing file may be overwritten.
+        inputs: files that the output is made from. Even `force` does not overwrite these.
     """
     if path.is_dir():
         raise UserError(
@@ -401,7 +417,7 @@ def check_absent(path: AnyPath, *, force: bool, inputs: Iterable[AnyPath] = ()) 
 
 
 def is_bare(name: str) -> bool:
-    """Whether a name from a file is one of a sibling: no path, and no ``..``."""
+    """Whether a name, read from a file, is a bare file name: neither a path nor ``..``."""
     return name not in ("", ".", "..") and "/" not in name and "\0" not in name
 
 
@@ -417,16 +433,18 @@ def write_files(
     force: bool = False,
     inputs: Iterable[AnyPath] = (),
 ) -> None:
-    """Write several files so that a failure leaves none of them: each to a temporary name, then all
-    renamed.
+    """Write several files so that a failure leaves none of them. Each is written under a temporary
+    name; then all are renamed.
 
-    Of several processes that write one file without `force` exactly one succeeds.
+    If several processes write one file without `force`, exactly one succeeds.
 
     Args:
-        files: content by path; text is written as UTF-8. Parent folders are made.
-        force: overwrite what exists; a link then stays, and the file that it leads to is
-            overwritten.
-        inputs: as of `check_absent`.
+        files: content by path. Text is written as UTF-8. Parent folders are made.
+        force: overwrite existing files. A link stays, and its target is overwritten.
+        inputs: as in `check_absent`.
+
+    Raises:
+        UserError: a file exists, is an input or a directory, or cannot be written.
     """
     given = tuple(inputs)
     for path in files:
@@ -447,7 +465,7 @@ def write_files(
             if not isinstance(path, Path):  # object stores write whole objects or none
                 path.write_bytes(data)
                 continue
-            # Ranks on other hosts, in containers above all, may have our pid.
+            # Ranks on other hosts or in containers may have the same pid.
             temporary = path.with_name(
                 f".{path.name[:60]}.{os.getpid()}.{os.urandom(4).hex()}.tmp"
             )
@@ -461,7 +479,7 @@ def write_files(
                 made.append(path)
         made.clear()
         folders.clear()
-    except FileExistsError as error:  # since `check_absent`: another process
+    except FileExistsError as error:  # another process wrote it after `check_absent`
         where = error.filename2 or error.filename
         raise UserError(
             "already exists", where=where, remedy="choose another name or pass --force"
@@ -481,18 +499,22 @@ def write_files(
                 leftover.unlink(missing_ok=True)
         for folder in sorted(
             folders, key=lambda item: -len(item.parts)
-        ):  # non-empty ones stay
+        ):  # folders that are not empty stay
             with suppress(OSError):
                 folder.rmdir()
 
 
 def _put(temporary: Path, path: Path) -> None:
-    """Give a finished file its name; `FileExistsError` where something has that name."""
+    """Give a finished file its name.
+
+    Raises:
+        FileExistsError: something already has that name.
+    """
     try:
         path.hardlink_to(temporary)
     except FileExistsError:
         raise
-    except OSError:  # no hard links here (FUSE, FAT): the name is taken first
+    except OSError:  # no hard links here (FUSE, FAT), so reserve the name first
         os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY))
         try:
             temporary.replace(path)

@@ -1,9 +1,9 @@
-"""The one place that decides what pgle keeps of command lines, flags, environments and output: no
-credentials.
+"""Mask credentials in command lines, flags, environments and output that pgle keeps. Only this file
+decides what is a credential.
 
-How tokens begin is documented by who issues them, and collected in the rules of gitleaks and
-trufflehog (github.com/gitleaks/gitleaks, config/gitleaks.toml, MIT License). docs/run-directory.md
-names forms that no rule finds.
+Issuers document how their tokens begin. The rules of gitleaks and trufflehog collect these
+(github.com/gitleaks/gitleaks, config/gitleaks.toml, MIT License). docs/run-directory.md names forms
+that no rule finds.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ ALLOWED = (
     r"|JOB_NODELIST|STEP_NODELIST|GPUS_ON_NODE)\Z"
     r"|(RANK|LOCAL_RANK|WORLD_SIZE|JOB_COMPLETION_INDEX|LD_PRELOAD)\Z"
 )
-"""Variables that may be kept."""
+"""Names of variables that pgle may keep."""
 
-# Names. Those of the first kind have any value; of the second, a number is a count of tokens or the
-# like; those of the third are the end of a name.
+# Parts of names of credentials. After the first kind, any value is a credential. After the second,
+# a number is not one: it may be a count of tokens. The third kind must end the name.
 _ANY = (
     "(?i:secret(?!ion)|passw|pass(?:phrase|code|key)|credential|pwd|cookie"
     "|licen[cs]e|webhook|mnemonic"
@@ -46,14 +46,15 @@ _LAST = (
     r"|(?<=[a-z])(?:Pass|Pw|Pin))\d?(?![\w-])"
 )
 _SESSION = r"(?<![A-Za-z0-9])(?i:session(?:[_-]?id)?|sig|sas|otp|pin|pat(?!h)|jwt|access[_-]code)"
-"""Names of credentials and of harmless things alike: the value decides."""
+"""Names of both credentials and harmless things. The value decides."""
 _OPAQUE = (
     r"(?=[\w+/=~!$%^&*-]{0,200}\d)(?=[\w+/=~!$%^&*-]{0,200}[A-Za-z])"
     r"[\w+/=~!$%^&*-]{8,2000}(?![\w.+/=~-])"
 )
-"""What nobody gives as a name: digits and letters, without a full stop."""
+"""A value that is hardly a name: digits and letters, without a full stop."""
 
-# From a name to its value. Quotes may be those of JSON inside JSON; colours may come between.
+# Text between a name and its value. Quotes may be those of JSON inside JSON. Colours may come
+# between.
 _QUOTES = r"(?:\x1b\[[\d;]*m|[\\\"'`])*"
 _SIGN = r"(?:: ?\w+ ?=|=>|:=|->|[=:](?!=)|>|[\"']?,? *[\"']?(?i:value)[\"']? ?[:=]|(?i:%3[AD]))"
 _IS = rf"(?:{_QUOTES}(?:%22)?\]?[ \t]*{_SIGN}[ \t]*[\[({{]?{_QUOTES}|[\\]*[\"'],[ \t]*b?[\\]*[\"'])"
@@ -94,9 +95,9 @@ _TOKENS = (
     "hf_oauth_ gAAAAA 1//0 "
     "glwt- glrtr- cal_live_"
 )
-"""How tokens begin; what follows holds a digit or a capital letter, else it may be any name."""
+"""Beginnings of tokens. The rest must have a digit or a capital letter, else it may be a name."""
 _LONG_TOKENS = "fw_ rnd_ re_ secret_ tk_ ak- as- sess- pat_ tfp_"
-"""How tokens and other names begin: a token has 16 letters and digits in a row."""
+"""Beginnings of tokens and of other names. A token has 16 letters and digits in a row."""
 _TOKENS_OF_A_FORM = {
     "akia asia abia acca": r"(?:AKIA|ASIA|ABIA|ACCA)[A-Z0-9]{8,}",
     "eyj eyk": r"ey[JK][\w-]{10,2000}(?:\.[\w-]+){1,4}",
@@ -135,10 +136,10 @@ _OPTIONS_OF_PROGRAMS: Mapping[str, str] = {
     "-K": r"openssl",
     "-N": r"ssh-keygen",
 }
-"""The option that takes the password, and the programs of which it does (their manual pages)."""
+"""Options that take a password, and the programs that have them (by their manual pages)."""
 _ACCOUNT = r"(?<!\S)(?:-u|-U|--user(?:-?name)?)[ =]?(?!-)[\w@.+%-]+(?<!\.py)(?!\S)"
 _NO_PORT = r"(?!\d+:\d+(?:/\w+)?(?:\s|\Z))"
-_REST = r"[^|;&\n]{0,400}?"  # of a command, up to what follows
+_REST = r"[^|;&\n]{0,400}?"  # the rest of a command
 _COMMANDS: Sequence[tuple[str, str]] = (
     *(
         (
@@ -191,8 +192,8 @@ _COMMANDS: Sequence[tuple[str, str]] = (
         rf"(?P<before>(?<!\S)[\w.*-]+:(?:\d{{4,5}}|\*):[\w*-]+:[\w.-]+:){_OPAQUE}(?!\S)",
     ),
 )
-"""Credentials among the words of a command, of an account before its host, and of a password file
-of PostgreSQL.
+"""Rules, as in `_RULES`, for credentials among the words of a command, in an account before its
+host, and in a password file of PostgreSQL.
 """
 
 _RULES: Sequence[tuple[str, str]] = (
@@ -296,14 +297,16 @@ _RULES: Sequence[tuple[str, str]] = (
     ),
     *((hints, rf"\b{form}") for hints, form in _TOKENS_OF_A_FORM.items()),
 )
-"""Words, one of which is in small letters in whatever the pattern finds; and the pattern, within a
-line.
+"""(hints, pattern) of each rule. The pattern works within a line. Every match contains at least one
+of the hints, in lower case, so that lines without a hint need no search.
 """
 
 
 @cache
 def _compiled() -> tuple[tuple[tuple[str, ...], re.Pattern[str]], ...]:
-    """Not at import: most commands mask nothing."""
+    """(hints, compiled pattern) of each rule. It is not done at import, since most commands mask
+    nothing.
+    """
     return tuple(
         (tuple(words.lower().split()), re.compile(pattern, re.ASCII))
         for words, pattern in _RULES
@@ -315,8 +318,8 @@ _FOLLOWING = {
     "--?k(ey)?": r"(?=.*\d)(?=.*[A-Za-z])[\w+/=~-]{12,}",
     "-u|--user": r"(?!\d+:\d+\Z)[\w.@%+-]{1,64}:.{3,}",
 }
-"""Options that may be of a credential, or of a port, the k of the k best, the name of a metric;
-what follows if it is.
+"""Options that may take a credential, but also a port, a number k or the name of a metric. By
+option, the form of a credential.
 """
 _SECRET_NAME = re.compile(rf"{_ANY}|{_KEYED}|{_LAST}|{_SESSION}(?![a-z])")
 _IN_A_VARIABLE = re.compile(
@@ -331,28 +334,26 @@ _PEM_BODY = re.compile(r"[ \t\"'|]*[A-Za-z0-9+/]{1,76}={0,2}[\"',\\n]*\s*")
 _PEM_AT_END = re.compile(
     r"(?<![\w+/=.-])[A-Za-z0-9+][A-Za-z0-9+/]{39,75}={0,2}(?=[\"',\\n]*\s*\Z)"
 )
-"""A line of a private key, and one behind a logger's prefix."""
+"""`_PEM_BODY` matches a line of a private key, `_PEM_AT_END` one after a logger's prefix."""
 MOST_KEY_LINES = 1000
-"""Lines after the first of a private key whose end does not come, in which more of it is looked
-for.
-"""
+"""If the end of a private key is missing, so many lines after its first are searched for it."""
 
 
 class Masker:
-    """A stream of output: all but credentials, byte for byte; private keys are known across
-    reads.
+    """Masks credentials in a stream of output, and keeps everything else byte for byte. It follows
+    private keys from one read to the next.
     """
 
     def __init__(self) -> None:
-        self._key_lines_left = 0  # of a private key that has begun
-        # the line before was of a key: its last line may be short
+        self._key_lines_left = 0  # lines in which a begun private key may continue
+        # whether the line before was part of a key, whose last line may be short
         self._in_body = False
 
     def kept(self, lines: bytes) -> bytes:
-        """The next lines, masked. A piece of a line is taken for a line."""
+        """The next lines, masked. A piece of a line counts as a line."""
         text = lines.decode(
             "latin-1"
-        )  # every byte is a character, so that all bytes come back
+        )  # each byte is one character, so encoding gives all bytes back
         if not self._key_lines_left and not _PEM_BEGINS.search(text):
             return kept_text(text).encode("latin-1")
         return "".join(map(self._line, text.splitlines(keepends=True))).encode(
@@ -376,7 +377,9 @@ class Masker:
 
 
 def kept_environment(environ: Mapping[str, str]) -> dict[str, str]:
-    """The variables that may be kept, sorted, masked where they look like credentials."""
+    """The variables that pgle may keep, sorted by name. Values that look like credentials are
+    masked.
+    """
     names = sorted(name for name in environ if re.match(ALLOWED, name))
     return {name: _kept_value(name, environ[name]) for name in names}
 
@@ -394,9 +397,7 @@ def is_credential(name: str, value: str) -> bool:
 
 
 def kept_argv(argv: Sequence[str]) -> tuple[str, ...]:
-    """A command line with what looks like a credential masked: ``--api-key=***``, ``--token
-    ***``.
-    """
+    """Mask credentials in a command line: ``--api-key=***``, ``--token ***``."""
     own = _password_options(argv)
     options = {*own, "-p"} if _has_account(argv) else own
     kept: list[str] = []
@@ -412,7 +413,7 @@ def kept_argv(argv: Sequence[str]) -> tuple[str, ...]:
 
 
 def _kept_word(word: str) -> str:
-    """A word of a command line, by itself."""
+    """Mask a single word of a command line."""
     name, _, value = word.partition("=")
     masked = _masked(name, value)
     is_named = masked != value and re.fullmatch(r"[\w.-]+", name) is not None
@@ -420,7 +421,7 @@ def _kept_word(word: str) -> str:
 
 
 def _follows_its_name(before: str, word: str) -> bool:
-    """Whether a word is a credential by the option before it."""
+    """Whether the option before a word makes it a credential."""
     is_named = before.startswith("-") and "=" not in before and not _is_option(word)
     if is_named and _is_secret(before, word):
         return True
@@ -431,13 +432,13 @@ def _follows_its_name(before: str, word: str) -> bool:
 
 
 def _is_password(before: str, word: str, options: Collection[str]) -> bool:
-    """Whether a word follows one of the options that take a password."""
+    """Whether a word follows one of `options`, which take a password, and is not a port."""
     is_value = before in options and not _is_option(word)
     return is_value and re.match(_NO_PORT, word) is not None
 
 
 def _password_options(argv: Sequence[str]) -> set[str]:
-    """The short options that take a password, by the programs of a command."""
+    """The short options that take a password in the programs of a command line."""
     names = [word.rpartition("/")[2] for word in argv]
     return {
         option
@@ -447,19 +448,19 @@ def _password_options(argv: Sequence[str]) -> set[str]:
 
 
 def _has_account(argv: Sequence[str]) -> bool:
-    """Whether a command names an account: ``-u me``, and not the ``python -u train.py`` of
-    unbuffered output.
+    """Whether a command names an account (``-u me``). ``python -u train.py`` (unbuffered output)
+    does not.
     """
     return re.search(_ACCOUNT, " ".join(argv)) is not None
 
 
 def _is_option(word: str) -> bool:
-    """Whether a word that begins with a dash may be an option: a password may begin so too."""
+    """Whether a word is an option: it begins with a dash and does not look like a password."""
     return word.startswith("-") and re.fullmatch(rf"--?{_OPAQUE}", word) is None
 
 
 def kept_text(text: str) -> str:
-    """Text with what looks like a credential masked, line by line."""
+    """Mask credentials in a text, line by line."""
     small = text.lower()
     rules = [rule for rule in _compiled() if any(word in small for word in rule[0])]
     if not rules:
@@ -478,12 +479,12 @@ def _kept_line(
 
 
 def _mask(found: re.Match[str]) -> str:
-    """What takes the place of a finding; what its pattern calls `before` stays."""
+    """The replacement of a match: the mask, after the group `before` if the pattern has it."""
     return f"{found.groupdict().get('before') or ''}{MASK}"
 
 
 def kept_output(lines: bytes) -> bytes:
-    """As `Masker.kept`, of output that is there as a whole."""
+    """Mask credentials in complete output, as `Masker.kept` does in a stream."""
     return Masker().kept(lines)
 
 
@@ -491,9 +492,7 @@ MOST_MASKED_BYTES = 1 << 30  # a log of XLA has a few megabytes
 
 
 def mask_json(path: Path) -> None:
-    """Write a JSON file anew without what looks like a credential in its texts; one that is damaged
-    stays.
-    """
+    """Mask credentials in the texts of a JSON file, and rewrite it. A damaged file stays."""
     try:
         found = json.loads(read_kept(path) or b"")
         kept = _kept_values(found)
@@ -512,8 +511,8 @@ def _kept_values(value: Any, name: str = "") -> Any:
 
 
 def mask_file(path: Path) -> None:
-    """Write a file anew without what looks like a credential; a file without one stays untouched,
-    and what is no regular file of at most `MOST_MASKED_BYTES`.
+    """Mask credentials in a file, and rewrite it. A file without credentials stays untouched. So
+    does anything that is not a regular file of at most `MOST_MASKED_BYTES`.
     """
     text = read_kept(path, max_bytes=MOST_MASKED_BYTES)
     if text is not None and (kept := kept_output(text)) != text:
@@ -526,11 +525,11 @@ def _masked(name: str, value: str) -> str:
     kept = kept_text(value)
     return (
         kept if kept == value or " " in value else MASK
-    )  # of a command in quotes the rest may matter
+    )  # if the value is a command in quotes, its other words may matter
 
 
 def _is_secret(name: str, value: str) -> bool:
-    """Whether a value is a credential by its name alone."""
+    """Whether its name makes a value a credential."""
     found = _SECRET_NAME.search(name)
     return (
         found is not None and kept_text(f"{found[0]}={value}") != f"{found[0]}={value}"

@@ -1,4 +1,4 @@
-"""Commands to type next, as values. Words are quoted here alone, so that every printed command can
+"""Commands to type next, as values. Only this file quotes words, so that every printed command can
 be pasted.
 """
 
@@ -15,18 +15,16 @@ from typing import TypeAlias
 
 @dataclass(frozen=True, slots=True)
 class Next:
-    """A command, by its words. As text it is one line for bash or zsh that has exactly these
-    words.
-    """
+    """A command as a tuple of words. Its text is one line for bash or zsh that has these words."""
 
     argv: tuple[str, ...]
-    # XLA flags that the command needs, next to those in XLA_FLAGS
+    # XLA flags that the command needs in addition to those in XLA_FLAGS
     xla_flags: str = ""
 
     @classmethod
     def of(cls, *words: object) -> Next:
-        """A command of pgle: what follows ``pgle``. A path that begins with ``-`` becomes ``./-…``,
-        no option.
+        """Make a command of pgle from the words after ``pgle``. A path that begins with ``-``
+        becomes ``./-…``, so that it is not an option.
         """
         return cls(("pgle", *map(word_of, words)))
 
@@ -34,7 +32,7 @@ class Next:
         return self.line(map(quoted, self.argv))
 
     def line(self, words: Iterable[str]) -> str:
-        """The line of a shell with these words, quoted already, in place of its own."""
+        """The command's line for a shell, with other words, which must be quoted already."""
         line = " ".join(words)
         if not self.xla_flags:
             return line
@@ -42,13 +40,13 @@ class Next:
 
     @property
     def name(self) -> str:
-        """The command of pgle that it is: ``verify``; empty if it is none."""
+        """The name of the command of pgle: ``verify``; empty if it is another program."""
         is_pgle = len(self.argv) > 1 and self.argv[0] == "pgle"
         return self.argv[1] if is_pgle else ""
 
     @property
     def asks(self) -> bool:
-        """Whether the user must complete it."""
+        """Whether the user must complete it, because it has words of `BLANKS`."""
         return to_type(self) != str(self)
 
     def with_options(self, *options: object) -> Next:
@@ -58,16 +56,20 @@ class Next:
         return replace(self, argv=(*self.argv[:at], *words, *self.argv[at:]))
 
     def filled(self, known: Mapping[str, object]) -> Next:
-        """The command with words of `BLANKS` replaced, by their names."""
+        """The command with words of `BLANKS` replaced.
+
+        Args:
+            known: values by the word that they replace.
+        """
         words = (word_of(known.get(word, word)) for word in self.argv)
         return replace(self, argv=tuple(words))
 
 
 class WayEnd(StrEnum):
-    """The word before the last words, if no command follows."""
+    """The heading of an answer's last sentence, if no command follows."""
 
-    DONE = "Done"  # a fact: nothing is to do
-    EDIT = "Now edit"  # the program
+    DONE = "Done"  # a fact after which the user need not do anything
+    EDIT = "Now edit"  # an edit of the program
     TODO = "Now"  # anything else that only the user can do
 
 
@@ -76,30 +78,30 @@ def _filled(part: str | Next, known: Mapping[str, object]) -> str | Next:
 
 
 def _in_a_sentence(part: str | Next) -> str:
-    """A part as a sentence shows it: commands between backticks."""
+    """A part as it is shown in a sentence, with commands between backticks."""
     return f"`{part}`" if isinstance(part, Next) else part
 
 
 @dataclass(frozen=True, slots=True)
 class Sentence:
-    """Words with commands in them, which stay values until they are shown."""
+    """A sentence with commands in it. The commands stay values until they are shown."""
 
     parts: tuple[str | Next, ...] = ()
     end: WayEnd = WayEnd.TODO
 
     @classmethod
     def done(cls, *parts: str | Next) -> Sentence:
-        """A fact after which nothing is to do."""
+        """A fact after which the user need not do anything."""
         return cls(parts, WayEnd.DONE)
 
     @classmethod
     def todo(cls, *parts: str | Next) -> Sentence:
-        """What only the user can do."""
+        """Something that only the user can do."""
         return cls(parts)
 
     @classmethod
     def edit(cls, *parts: str | Next) -> Sentence:
-        """What to write in the program."""
+        """An edit of the program."""
         return cls(parts, WayEnd.EDIT)
 
     def __str__(self) -> str:
@@ -110,39 +112,43 @@ class Sentence:
 
     @property
     def commands(self) -> tuple[Next, ...]:
-        """The commands of pgle in it."""
+        """The commands of pgle in the sentence."""
         return tuple(
             part for part in self.parts if isinstance(part, Next) and part.name
         )
 
     def filled(self, known: Mapping[str, object]) -> Sentence:
-        """The sentence with what its commands leave open, by the names of `BLANKS`."""
+        """The sentence, with words of `BLANKS` replaced in its commands.
+
+        Args:
+            known: values by the word that they replace.
+        """
         parts = tuple(_filled(part, known) for part in self.parts)
         return replace(self, parts=parts)
 
     def then(self, other: Sentence) -> Sentence:
-        """This sentence, a semicolon, and another one, whose end is that of both."""
+        """Join this sentence and another one with a semicolon. The result has the other's end."""
         if not self:
             return other
         return replace(other, parts=(*self.parts, "; ", *other.parts))
 
 
 def typed(*words: object) -> str:
-    """A command line of another program, as text; paths as in `Next.of`."""
+    """The text of another program's command line. Paths are treated as in `Next.of`."""
     return str(Next(tuple(map(word_of, words))))
 
 
 def word_of(item: object) -> str:
-    """An argument as a word; a relative path is never an option."""
+    """An argument as a word. A path that begins with ``-`` gets ``./``, so it is not an option."""
     text = str(item)
     return f"./{text}" if text.startswith("-") and isinstance(item, PurePath) else text
 
 
 def quoted(word: str) -> str:
-    """A word for a shell.
+    """Quote a word for a shell.
 
-    What cannot be printed, is not UTF-8, or is a run of blanks (messages fold those) becomes
-    ``$'…'`` of bash and zsh.
+    A word that cannot be printed, is not UTF-8, or has several blanks in a row (messages fold
+    those) becomes ``$'…'`` of bash and zsh.
     """
     if word.isprintable() and "  " not in word:
         return shlex.quote(word)
@@ -152,12 +158,16 @@ def quoted(word: str) -> str:
 
 
 def taken_apart(line: str) -> list[str]:
-    """The words of a line, as a shell takes them apart; ValueError: a quote does not end."""
+    """Split a line into words as a shell does.
+
+    Raises:
+        ValueError: a quote does not end.
+    """
     return shlex.split(line)
 
 
 def _ansi_c(char: str) -> str:
-    """A character as it is written between ``$'`` and ``'``."""
+    """A character, escaped for use between ``$'`` and ``'``."""
     if char.isprintable():
         return char
     data = char.encode("utf-8", "surrogateescape")
@@ -183,13 +193,13 @@ BLANKS = {
     "BASE_TRACE": "the trace of each side",
     "NEW_TRACE": "the trace of each side",
 }
-"""What only the user knows: words that a command holds in place of it, and what to give."""
+"""Words in a command for something that only the user knows, and what the user must give."""
 
 
 def to_type(command: Next | str) -> str:
-    """A command as it is printed to be typed next; one that the user must complete says so.
+    """The text of a command to type next. If the user must complete it, the text says so.
 
-    A text is words already, and stays.
+    A text stays as it is.
     """
     if isinstance(command, str):
         return command
@@ -200,7 +210,7 @@ def to_type(command: Next | str) -> str:
         begins_program = place > 0 and command.argv[place - 1] == "--"
         is_program = is_program or (begins_program and word not in BLANKS)
         before, sign, last = word.rpartition("=")
-        if last in BLANKS and not is_program:  # its own words are never blanks
+        if last in BLANKS and not is_program:  # words of a program are never blanks
             asked[BLANKS[last]] = None
             words.append(f"{quoted(before)}=…" if sign else "…")
         else:
@@ -210,31 +220,31 @@ def to_type(command: Next | str) -> str:
 
 
 Commands: TypeAlias = tuple[Next | Sentence, ...]
-"""Commands that lead on; where there is none, the end in words."""
+"""Commands to type next; if there are none, a sentence that ends the answer."""
 
 Following: TypeAlias = tuple[str, Next | Sentence]
-"""Why, and what follows: a command, or the end in words."""
+"""A reason, and what follows: a command, or a sentence that ends the answer."""
 
 
 @dataclass(frozen=True, slots=True)
 class Way:
-    """How an answer leads on, as it is printed."""
+    """The end of an answer: what to do next, as text."""
 
     # commands that can be pasted as they are, the one to type now first
     next: tuple[str, ...] = ()
-    # where there is none: what was reached, or what only the user can do
+    # if no command follows: a result, or something that only the user can do
     done: str = ""
-    end: WayEnd = WayEnd.DONE  # of `done`
+    end: WayEnd = WayEnd.DONE  # heading of `done`
 
     @property
     def lines(self) -> str:
-        """All of it, a line each."""
+        """All commands and `done`, a line each."""
         return "\n".join(filter(None, (*self.next, self.done)))
 
 
 def to_way(commands: Iterable[Next | Sentence | None]) -> Way:
-    """Commands as they are printed to be typed next; those that the user must complete, and
-    sentences, are the end of the way.
+    """Turn commands into texts. The first sentence, or the first command that the user must
+    complete, becomes `Way.done`.
     """
     given = tuple(item for item in commands if item)
     whole = tuple(
@@ -248,8 +258,7 @@ def to_way(commands: Iterable[Next | Sentence | None]) -> Way:
     return Way(whole)
 
 
-# The commands that remedies of the floors below `report` name. Words in capitals are for the reader
-# to fill in.
+# Commands in remedies of the floors below `report`. The user fills in words in capitals.
 ADVISE = Next.of("advise", "--", "COMMAND")
 AUTO = Next.of("auto")
 CARRY = Next.of("carry")

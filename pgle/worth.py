@@ -1,8 +1,8 @@
-"""The one limit from which on a saving or a loss of a step is worth an action."""
+"""The one limit that makes a saving or a loss of a step worth an action."""
 
 LEAST_GAIN = 0.005
-"""Of the step. Controlled gains of profiles that users report on tuned models are 1 to 2 %, and
-null results are common (see docs). `compare` takes steps that differ by less as equal.
+"""Share of the step. Users report controlled gains of profiles of 1 to 2 % on tuned models, and
+null results are common (see docs). For `compare`, steps are equal if they differ by less.
 """
 
 
@@ -10,7 +10,7 @@ def is_worth(part: float, of: float = 1.0) -> bool:
     """Whether saving a part of a step is worth an action.
 
     Args:
-        part: of the step, in the unit of `of`; without it, a share.
-        of: the step.
+        part: the saving, in the unit of `of`; without `of`, a share of the step.
+        of: length of the step.
     """
     return part >= LEAST_GAIN * of

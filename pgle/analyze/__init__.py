@@ -1,3 +1,3 @@
-"""Where the time of a measured step goes, and what could be saved: from traces and HLO, without a
-compiler.
+"""Find where the time of a measured step goes and what could be saved, from traces and HLO, without
+a compiler.
 """

@@ -1,4 +1,4 @@
-"""The account of a measured step: its findings as opportunities, with those of the program."""
+"""The account of a measured step. Findings and edits of the program are its opportunities."""
 
 from __future__ import annotations
 
@@ -48,7 +48,9 @@ from pgle.xla.matrix_products import is_product
 from pgle.xla.targets import Hardware
 
 BY_LEVER = frozenset((OpportunityKind.REMAT,))
-"""What a lever prices from HLO, with the cost of its edit. Without HLO the finding counts."""
+"""Kinds whose saving a lever computes from HLO, including the cost of the edit. If HLO is missing,
+the finding of the kind counts.
+"""
 
 
 def account_of_trace(
@@ -60,13 +62,13 @@ def account_of_trace(
     is_searched: bool = False,
     timed: TimedSteps | None = None,
 ) -> Account:
-    """Take a measured step apart.
+    """Make the account of a measured step.
 
     Args:
-        findings: of the step.
-        search: the command that looks for other flags; None: it is not known.
-        advise: the command that tries edits of the program; None: it is not known.
-        is_searched: it was done, and found nothing better.
+        findings: the step's findings.
+        search: the command that searches for flags; None if unknown.
+        advise: the command that tries edits of the program; None if unknown.
+        is_searched: whether a search for flags was made and found nothing better.
         timed: the timed steps of its run directory.
     """
     basis = Basis.SIMULATED if step.trace.simulated else Basis.MEASURED
@@ -100,14 +102,14 @@ def account_of_trace(
 
 
 def _unread(step: MeasuredStep) -> UnreadWork | None:
-    """Work that only HLO prices; None if it was read."""
+    """Work that pgle cannot price without HLO; None if the HLO is known."""
     if step.module is not None:
         return None
     return find_unread(step.compute, step.step_us)
 
 
 def _bounds(step: MeasuredStep, contention: ContentionLoss | None) -> StepBounds:
-    """What the step could take at best. Contention is known only if its HLO is."""
+    """The lower bounds of the step. Without HLO, contention is unknown and counts as 0."""
     best_us = step.step_us
     if step.overlap is not None:
         best_us = best_order_us(
@@ -123,7 +125,7 @@ def _bounds(step: MeasuredStep, contention: ContentionLoss | None) -> StepBounds
 
 
 def _contention(step: MeasuredStep) -> ContentionLoss | None:
-    """What the recorded kernels lost to collectives; None if nothing, or without HLO."""
+    """The time that recorded kernels lost to collectives; None if it is 0, or without HLO."""
     module, measured = step.module, step.costs.contention
     if module is None or measured is None or not measured.beside:
         return None
@@ -143,7 +145,9 @@ def _multiplies(module: Module, item: MeasuredInstruction) -> bool:
 def _of_findings(
     findings: Iterable[StepFinding], basis: Basis, hardware: Hardware | None
 ) -> Iterator[Opportunity]:
-    """Findings that save time. Without the GPU's peaks, the gain of a type is only bounded."""
+    """Findings that save time, as opportunities. If the GPU is unknown, some have only an upper
+    bound (`Rule.needs_gpu`).
+    """
     for finding in findings:
         rule = RULES[finding.id]
         if rule.kind is None or finding.unclaimed or finding.lost_us <= 0:
@@ -168,7 +172,7 @@ def _of_findings(
 
 
 def _between_steps(step: MeasuredStep, basis: Basis) -> Iterator[Opportunity]:
-    """The pause after each step where it is shorter than the limit of its rule."""
+    """The pause after each step as an opportunity, for pauses below the limit of their rule."""
     us = sum(step.parts.of(RowGroup.BETWEEN).values())
     if step.trace.simulated or us <= 0:
         return
@@ -189,7 +193,7 @@ def _between_steps(step: MeasuredStep, basis: Basis) -> Iterator[Opportunity]:
 def _of_schedule(
     step: MeasuredStep, basis: Basis, search: Next | None
 ) -> Iterator[Opportunity]:
-    """Another order, and other flags: what of the exposed transfers they could hide."""
+    """A search for flags as an opportunity: the exposed transfers that flags could hide."""
     if step.measures_alone:
         return
     exposed = [item for item in step.collectives if item.transfer_exposed_us > 0]
@@ -220,7 +224,7 @@ def _in_reach(item: MeasuredCollective) -> PlacedCollective:
 
 
 def _step_costs(step: MeasuredStep, basis: Basis) -> StepCosts | None:
-    """What the levers read; None without the module or the GPU."""
+    """The costs that levers read; None if the scheduled module or the GPU is unknown."""
     module, hardware, memory = step.module, step.hardware, step.memory
     if module is None or hardware is None or not module.is_scheduled:
         return None

@@ -10,14 +10,14 @@ BY_CHANCE = 2.576  # standard deviations of a sign test: 1 %, two-sided
 
 
 def common_ratio(before: Floats, after: Floats) -> float:
-    """By which factor instructions take longer alike; 1 if their changes differ from each other.
+    """The factor by which all instructions take longer; 1 if their changes differ from each other.
 
     It is the median of their ratios, weighted by time. It must explain more of the changes than it
-    leaves. And the instructions that got longer (or shorter) must be more than chance gives (sign
-    test at 1 %).
+    leaves. And more instructions must get longer (or shorter) than by chance (sign test at 1 %).
 
     Args:
-        before, after: float64[n], times; those that are 0 on a side are left out.
+        before: float64[n], times of n instructions. Those with a time of 0 are left out.
+        after: float64[n], their times on the other side.
     """
     both = (before > 0) & (after > 0)
     if not both.any():

@@ -1,4 +1,4 @@
-"""A measured step taken apart: from a trace, its main program and that program's costs."""
+"""Take a measured step apart, from a trace, its main program and that program's costs."""
 
 from __future__ import annotations
 
@@ -59,9 +59,10 @@ _STREAMS = {CostKind.COLLECTIVE: Stream.COMMUNICATION, CostKind.COPY: Stream.COP
 
 
 LEAST_MAIN = (
-    0.5  # of the compute in its windows; with less, the largest module is no step
+    0.5  # share of the compute in its windows; with less, the main module is not a step
 )
-FEW_MODULES = 2  # other modules; so few take turns with the main one, and all of them are the step
+# with fewer other modules, they alternate with the main one, and all together are the step
+FEW_MODULES = 2
 
 
 @dataclass(frozen=True)
@@ -70,38 +71,35 @@ class MeasuredStep:
 
     trace: Trace  # of all ranks
     costs: ProgramCosts  # of the main module
-    module: Module | None  # its HLO; None where none was given or embedded
-    # for estimates; None where neither the user nor the HLO says it
+    module: Module | None  # its HLO; None if neither given nor embedded
+    # the GPU, for estimates; None if neither the user nor the HLO names it
     hardware: Hardware | None
-    windows: tuple[DeviceWindow, ...]  # of the devices that ran it
-    breakdown: StepBreakdown  # of a step, mean over steps and devices
+    windows: tuple[DeviceWindow, ...]  # one for each device that ran it
+    breakdown: StepBreakdown  # mean over steps and devices
     collectives: tuple[MeasuredCollective, ...]  # the one with most exposed time first
     compute: tuple[MeasuredInstruction, ...]  # the costliest first
-    parts: StepParts  # every step, by rows that add up to it
+    parts: StepParts  # every step, in rows that add up to it
     late: LateRanks  # the ranks that the others wait for
     slow_links: tuple[SlowLink, ...]  # collectives that are slow on some ranks
-    contention: tuple[Contention, ...]  # copies that slow what they overlap
-    # of asynchronous collectives together, after the last rank arrived, in a step
+    contention: tuple[Contention, ...]  # copies that slow work at the same time
+    # exposed time of all asynchronous collectives in a step, after the last rank arrived
     async_exposed_us: float
     layers: Layers | None = None  # by part of the program; None without HLO
-    # matrix products by the type that they were computed in
+    # matrix products by the type in which they were computed
     products: tuple[Products, ...] = ()
     memory: Memory | None = None  # of the main module; None without scheduled HLO
-    # what the scheduler knew and could still hide; None without scheduled HLO and hardware, and of
-    # a profile run whose collectives are synchronous, which no schedule of a plain run has
+    # what a schedule could still hide. None without scheduled HLO or hardware. None also for a
+    # profile run with synchronous collectives: a plain run has another schedule.
     overlap: Overlap | None = None
-    # other compilations of the main program that the recording holds
+    # other compilations of the main program in the recording
     versions: tuple[Version, ...] = ()
-    # of the profile run that recorded it, whose flags are pgle's and not the program's; empty: no
-    # profile run
+    # mode of the profile run that recorded the trace, with pgle's flags; empty if there was none
     mode: str = ""
-    hardware_from: str = ""  # what names `hardware`, in words
+    hardware_from: str = ""  # the source of `hardware`, in words
 
     @property
     def exposed_collectives(self) -> list[MeasuredCollective]:
-        """The exposed collectives of which is known what a schedule could hide, the one with most
-        of it first.
-        """
+        """The collectives with known hideable time, the one with most of it first."""
         known = [item for item in self.collectives if item.hideable_us is not None]
         return sorted(
             known,
@@ -114,12 +112,12 @@ class MeasuredStep:
 
     @property
     def step_us(self) -> float:
-        """The mean step, from its start to the start of the next."""
+        """The mean step in microseconds, from its start to the start of the next."""
         return self.breakdown.step_us
 
     @property
     def measures_alone(self) -> bool:
-        """Whether collectives were kept synchronous to measure each alone."""
+        """Whether a profile run kept collectives synchronous, to measure each alone."""
         return self.mode == MEASURES_ALONE
 
     @property
@@ -129,7 +127,9 @@ class MeasuredStep:
 
     @property
     def idle_us(self) -> dict[str, float]:
-        """Idle time of a step by cause; all but the last add up to the breakdown's idle time."""
+        """Idle microseconds of a step by cause. All except the last add up to the breakdown's idle
+        time.
+        """
         names = {
             "launch gaps": "launch_gaps",
             "waits for the host": "waits",
@@ -140,11 +140,11 @@ class MeasuredStep:
         return {name: mean_us(self.windows, part) for name, part in names.items()}
 
     def percent(self, us: float) -> str:
-        """Microseconds of a step as ``28.0 %`` of it."""
+        """Microseconds as a share of the step: ``28.0 %``."""
         return in_percent(us / self.step_us)
 
     def runs_of_others(self) -> dict[int, int]:
-        """Executions of every module but the main one within the windows, by its index in the
+        """Executions within the windows of every module except the main one, by index in the
         trace.
         """
         runs: Counter[int] = Counter()
@@ -158,9 +158,7 @@ class MeasuredStep:
 
     @cached_property
     def main_share(self) -> float:
-        """The main module's share of the time of all modules' activities in the windows,
-        collectives left out.
-        """
+        """The main module's share of the compute time of all modules in the windows."""
         main = total = 0.0
         for window in self.windows:
             computes = window.stream == Stream.COMPUTE
@@ -173,14 +171,16 @@ class MeasuredStep:
 
     @property
     def has_step(self) -> bool:
-        """Whether the main module is most of what runs; in an eager program no module is."""
+        """Whether the main module is a step: it has most of the compute, or few other modules run.
+        In an eager program no module is.
+        """
         return self.main_share >= LEAST_MAIN or len(self.runs_of_others()) < FEW_MODULES
 
     def rank_name(self, device: int) -> str:
         """``rank 3 · GPU 0 (HOST:PID)``, the same in findings, tables and timelines.
 
-        The rank is JAX's number, or the place among the ranks that were given. The process is
-        named if there are several.
+        The rank is JAX's number, or else the place among the traced devices. The process is
+        included if there are several.
         """
         found = self.trace.devices[device]
         rank = found.global_id
@@ -194,17 +194,13 @@ class MeasuredStep:
 
     @property
     def late_rank(self) -> str:
-        """The rank that the others wait for most; empty where it is not one, or they wait for
-        none.
-        """
+        """The rank that causes more than half of the waits; empty if there is none."""
         device, us, _ = self.late.devices[0] if self.late.devices else (0, 0.0, 0)
         return self.rank_name(device) if us > self.late.us / 2 else ""
 
     @property
     def waiting_us(self) -> float:
-        """Exposed communication of a step that is a wait for another rank: before the last one
-        arrived.
-        """
+        """Exposed communication of a step, in microseconds, that is a wait for the last rank."""
         return sum(item.wait_us for item in self.collectives)
 
 
@@ -222,10 +218,14 @@ def measure_step(
     """Take the steady steps of one program apart.
 
     Args:
-        trace: all ranks in one table, of which `costs.program` is one.
-        versions: of the main program but the one that is taken apart.
-        mode: of the profile run that recorded it; empty: no profile run.
-        hardware_from: what names the GPU, in words.
+        trace: all ranks in one table. `costs.program` is one of its programs.
+        costs: measured costs of the main program.
+        hardware: the GPU, for estimates; None if unknown.
+        memory: device memory of the program; None if unknown.
+        used: the profile that the scheduler used; None if unknown.
+        versions: other versions of the main program.
+        mode: mode of the profile run that recorded the trace; empty if there was none.
+        hardware_from: the source of `hardware`, in words.
     """
     program, module = costs.program, costs.program.hlo
     naming = name_instructions(trace, program.instructions, program.hlo)
@@ -292,7 +292,7 @@ def measure_step(
 
 
 def _row_names(trace: Trace, naming: Naming) -> list[str]:
-    """Of each traced instruction, the traced name of what its time is filed under; else its own."""
+    """The row name of each traced instruction: the traced name of its cost, else its own name."""
     names = []
     for own, target in zip(trace.instructions, naming.target.tolist(), strict=True):
         filed_as = naming.filed[target].traced if target >= 0 else ""
@@ -303,12 +303,12 @@ def _row_names(trace: Trace, naming: Naming) -> list[str]:
 def _streams(
     trace: Trace, naming: Naming, main: int
 ) -> tuple[npt.NDArray[np.uint8], npt.NDArray[np.bool_]]:
-    """What runs: by the HLO of the main module, in other modules by name; transfers of anything
-    else are copies.
+    """The stream of each activity: by HLO in the main module, by name in other modules. Transfers
+    that would be compute are copies.
 
     Returns:
-        uint8[len(trace)], values of `Stream`; bool[len(trace.instructions)], the collectives of the
-        main module.
+        uint8[len(trace)], values of `Stream`; then bool[len(trace.instructions)], True for
+        collectives of the main module.
     """
     kinds = [CostKind(guess_kind(name)) for name in trace.instructions]
     guessed = np.array([_STREAMS.get(kind, Stream.COMPUTE) for kind in kinds], np.uint8)

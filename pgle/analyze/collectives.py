@@ -1,10 +1,9 @@
-"""Each collective of a measured step: its time, exposed part and overlap, and what a schedule could
-still hide.
+"""Each collective of a measured step: its time, its exposed part, and the part that a schedule
+could still hide.
 
-A collective can be hidden behind compute that neither needs it nor is needed by it
-(`pgle.schedule.predict`). So much of its exposed time a better schedule may save, which is PGLE's
-part; the rest no schedule saves, and it takes another program: combined, split or pipelined
-collectives, which `tune` tries.
+Compute can hide a collective if neither needs the other (`pgle.schedule.predict`). A better
+schedule, by a profile, may save that part of its exposed time. No schedule saves the rest. It needs
+another program with combined, split or pipelined collectives, which `tune` tries.
 """
 
 from __future__ import annotations
@@ -44,48 +43,49 @@ from pgle.xla.hlo.module import Instruction, Module
 from pgle.xla.lhs_names import lhs_names
 from pgle.xla.targets import Hardware
 
-MOST_EXPLAINED = 64  # collectives, those with most exposed time
+MOST_EXPLAINED = 64  # pgle judges so many collectives, those with most exposed time
 
 
 @dataclass(frozen=True, slots=True)
 class CostError:
-    """One instruction as the profile has it and as it ran."""
+    """The cost of one instruction in the profile, and its measured time."""
 
-    name: str  # when LHS ran
+    name: str  # its name when LHS ran
     # the cost that the scheduler used; None if the profile lacks it
     profile_us: float | None
-    measured_us: float  # what it took, once
+    measured_us: float  # measured time of one execution
     count: float  # executions in a step
 
     @property
     def error_us(self) -> float:
-        """Of a step: how much longer it took than the profile says; the whole where the profile
-        lacks it.
+        """How much longer it took in a step than the profile has it, in microseconds. If the
+        profile lacks it, all of its time.
         """
         return (self.measured_us - (self.profile_us or 0.0)) * self.count
 
 
 @dataclass(frozen=True)
 class ProfileErrors:
-    """A profile against what ran."""
+    """A profile compared with measured times."""
 
     # every instruction with a measured cost, the largest error first
     rows: tuple[CostError, ...]
-    covered: float  # share of the measured time whose instructions the profile has
-    off: float  # sum of all errors, whatever their sign, as a share of the measured time it covers
+    covered: float  # share of the measured time whose instructions are in the profile
+    # sum of the absolute errors of covered instructions, as a share of their measured time
+    off: float
 
 
 @dataclass(frozen=True)
 class Overlap:
-    """What the scheduler can still do."""
+    """How much a schedule can still hide."""
 
-    hideable_us: float  # together, in a step; what a schedule could save at most
+    hideable_us: float  # exposed time in a step that a schedule could save at most
     stuck_us: float  # exposed communication that no schedule hides
     predicted: Prediction  # a step of the module with its measured costs
-    # no schedule of these instructions is shorter than this; of the measured step, whose waits stay
+    # lower bound over all schedules of the same instructions; waits of the measured step stay
     shortest_us: float
     profile: ProfileErrors | None = (
-        None  # of the profile that the scheduler had; None where none is given
+        None  # errors of the scheduler's profile; None if no profile is given
     )
 
 
@@ -101,12 +101,21 @@ def find_overlap(
     used: Profile | None = None,
     flags: Sequence[str] = (),
 ) -> tuple[Overlap, tuple[MeasuredCollective, ...]]:
-    """The schedule that ran, and the collectives with what of them it could hide.
+    """Find how much of the exposed communication another schedule could hide.
 
     Args:
-        breakdown: the measured step.
-        contention: that the trace shows; None: no kernel ran next to a collective.
-        launch: the gaps of the trace; None: it has too few to say.
+        module: the scheduled HLO.
+        costs: measured costs of its instructions.
+        collectives: of the measured step.
+        hardware: the GPU.
+        breakdown: of the measured step.
+        contention: contention in the trace; None if no kernel ran during a collective.
+        launch: launch gaps in the trace; None if it has too few.
+        used: the profile that the scheduler used; None if unknown.
+        flags: the XLA flags of the compilation.
+
+    Returns:
+        The overlap, and the collectives with their hideable time.
     """
     found = None if contention is None else with_assumed(contention)
     profile = Profile(tuple(costs))
@@ -179,13 +188,13 @@ def _profile_errors(
 
 @dataclass(frozen=True, slots=True)
 class LinkUse:
-    """What the HLO and public figures say of one collective."""
+    """Facts about one collective from HLO and public figures."""
 
     group: int  # devices in its largest replica group
     payload_bytes: int  # as nccl-tests count them
-    moved_bytes: float  # times their factor: what bus bandwidth is measured by
-    peak_gb_s: float  # bus bandwidth of the links, 0 where the collective is no ring
-    # from XLA's measured tables, scaled where they have no such GPU or group
+    moved_bytes: float  # payload times nccl-tests' factor, for bus bandwidth
+    peak_gb_s: float  # bus bandwidth of the links, 0 if the collective is not a ring
+    # from XLA's measured tables, scaled if they lack the GPU or the group's size
     estimate_us: float
 
 
@@ -193,22 +202,23 @@ class LinkUse:
 class MeasuredCollective:
     """One collective over a step, mean over steps and devices."""
 
-    name: str  # that its cost is filed under: when LHS ran, as in profiles and predictions
+    name: str  # its name when LHS ran, as in profiles and predictions
     kind: str  # ``all-gather`` …; without HLO the name
-    sync: bool  # it runs in turn with compute. Without HLO: on the stream where most compute ran.
+    # whether it alternates with compute; without HLO, whether it ran on the stream of most compute
+    sync: bool
     count: float  # executions in a step
     time_us: float  # of one execution, after the last rank arrived
-    # of all executions in a step, the part during which nothing computes
+    # time of all executions in a step during which nothing computes
     exposed_us: float
     wait_us: float  # the part of `exposed_us` that is a wait for the last rank
     link: LinkUse | None = None  # None without HLO or hardware
     instruction: Instruction | None = None  # of the final module; None without HLO
-    trace_name: str = ""  # as traced
+    trace_name: str = ""  # its name in the trace
     hideable_us: float | None = (
-        None  # of its exposed transfer, what independent compute can hide; None: not judged
+        None  # exposed transfer that independent compute could hide; None if not judged
     )
-    why: str = ""  # it is exposed, in words; empty where it is not judged
-    is_stuck: bool = False  # no compute of its computation is independent of it
+    why: str = ""  # why it is exposed, in words; empty if not judged
+    is_stuck: bool = False  # no compute in its computation is independent of it
 
     @property
     def op_name(self) -> str:
@@ -217,12 +227,12 @@ class MeasuredCollective:
 
     @property
     def transfer_exposed_us(self) -> float:
-        """Exposed time without the wait for the last rank, in a step."""
+        """Exposed microseconds in a step, without the wait for the last rank."""
         return self.exposed_us - self.wait_us
 
     @property
     def bus_gb_s(self) -> float | None:
-        """Bus bandwidth as nccl-tests define it; None where the bytes are unknown."""
+        """Bus bandwidth in GB/s as nccl-tests define it; None if bytes or time are unknown."""
         return (
             None
             if self.link is None or self.time_us <= 0
@@ -232,20 +242,20 @@ class MeasuredCollective:
 
 @dataclass(frozen=True)
 class LateRanks:
-    """What ranks wait for the last one: in each collective, the median over the ranks of their
-    exposed wait.
+    """How long ranks wait for the last one. In each collective, it is the median over ranks of
+    their exposed wait.
 
-    Of two ranks it is what the other one waits. Ranks are compared within one execution only. Of
-    the sums per execution the unusual ones are left out, then the mean counts.
+    If there are two ranks, it is the wait of the other one. Ranks are compared only within one
+    execution. The result is the mean of the sums per execution, without unusual ones.
     """
 
     us: float = 0.0  # in a step
-    # index into the trace's devices, microseconds in a step that the others wait for it, and the
-    # steps in which it is the rank that they wait for most; the longest first
+    # (index into the trace's devices, microseconds in a step that the others wait for it, steps in
+    # which they wait for it most); the longest first
     devices: tuple[tuple[int, float, int], ...] = ()
-    steps: int = 0  # that these are means of
-    # float64[steps, devices]: what the others wait for a device in every step, also in unusual
-    # ones. Devices are in the order of the windows. None if nobody can wait.
+    steps: int = 0  # number of steps in the means
+    # float64[steps, devices], microseconds that the others wait for a device in each step, unusual
+    # steps included. Devices are in the order of the windows. None if nobody can wait.
     waited_us: npt.NDArray[np.float64] | None = field(
         default=None, repr=False, compare=False
     )
@@ -253,14 +263,14 @@ class LateRanks:
 
 @dataclass(frozen=True, eq=False)
 class Arrivals:
-    """What of each collective is a wait for the last rank: it takes as long as on the rank for
-    which it is shortest.
+    """The part of each collective that is a wait for the last rank.
 
-    Had all ranks been there at its start, it would have ended so much earlier. So the wait is its
-    last part: what computes at its beginning hides the transfer.
+    The transfer itself takes as long as on the rank with the shortest time. The rest is a wait. If
+    all ranks had been there at its start, it would have ended earlier by the wait. So the wait is
+    its last part, and compute at its beginning hides the transfer.
     """
 
-    # by window, float64[rows]: when a row would have ended without a wait
+    # for each window, float64[rows], when a row would have ended without a wait
     done: tuple[npt.NDArray[np.float64], ...]
     ranks: LateRanks
     slow_links: tuple[SlowLink, ...] = ()  # the one that costs most first
@@ -273,12 +283,12 @@ def find_arrivals(
     module: Module | None,
     ahead_ns: Floats,
 ) -> Arrivals:
-    """What of each collective of the main module is a wait.
+    """Find the waits in all collectives of the main module.
 
     Args:
         module: its HLO; None if unknown.
         ahead_ns: float64[executions, devices], how far each device's clock is ahead of the first
-            one's; NaN if unknown. Executions behind these have the last value.
+            one's; NaN if unknown. Later executions have the last value.
     """
     done = [window.end for window in windows]
     launches = _launches(trace, windows, naming, ahead_ns)
@@ -288,7 +298,7 @@ def find_arrivals(
     span = launches.length_ns
     if (
         links is not None
-    ):  # how long it takes tells nothing there, but when it starts does
+    ):  # on slow links, the length of a collective hides its wait; its start shows it
         span = np.where(links.changed, links.waited_ns, span)
     place, row, execution = launches.window, launches.row, launches.execution
     columns = (launches.occurrence, launches.group, launches.name, execution)
@@ -312,7 +322,7 @@ def find_arrivals(
     ]
     low = np.where(
         sizes == 2, 1, (sizes - 1) // 2
-    )  # of two ranks, what the other one waits
+    )  # if there are two ranks, the wait of the other one
     middle = (
         exposed[by_exposed[first + low]] + exposed[by_exposed[first + sizes // 2]]
     ) / 2
@@ -337,7 +347,7 @@ def find_arrivals(
 def _launches(
     trace: Trace, windows: Sequence[DeviceWindow], naming: Naming, ahead_ns: Floats
 ) -> Launches:
-    """Every launch of a collective of the main module in an execution."""
+    """All launches of collectives of the main module in its executions."""
     parts: list[Launches] = []
     groups = group_of_device(naming, trace.devices)
     for number, window in enumerate(windows):
@@ -366,11 +376,11 @@ def _launches(
 def _not_slowed(
     waited: npt.NDArray[np.float64], slowed: npt.NDArray[np.float64]
 ) -> npt.NDArray[np.float64]:
-    """The waits for ranks without those that a slow link caused, in its execution or the next.
+    """Remove waits that a slow link caused, in its execution or the next one.
 
     Args:
-        waited, slowed: float64[executions, devices], ns that the others wait for this device, and
-            by which collectives are longer on it.
+        waited: float64[executions, devices], ns that the others wait for this device.
+        slowed: the same shape, ns by which collectives are longer on this device.
     """
     left = waited.copy()
     owed = np.zeros(waited.shape[1])
@@ -384,7 +394,7 @@ def _not_slowed(
 
 
 def late_ranks(waited: npt.NDArray[np.float64], devices: Sequence[int]) -> LateRanks:
-    """The ranks that the others wait for.
+    """Find the ranks that the others wait for.
 
     Args:
         waited: float64[executions, devices], ns that the others wait for this device.
@@ -409,10 +419,13 @@ def measured_collectives(
     module: Module | None,
     hardware: Hardware | None,
 ) -> tuple[MeasuredCollective, ...]:
-    """Every collective of the main module, the one with most exposed time first.
+    """All collectives of the main module, the one with most exposed time first.
 
     Args:
-        costs: of the main module, by name; a collective's is its time after the last arrival.
+        costs: measured costs of the main module, by name. A collective's cost is its time after the
+            last rank arrived.
+        module: its HLO; None if unknown.
+        hardware: the GPU; None if unknown.
     """
     size = len(naming.filed)
     columns = np.zeros((5, size))
@@ -454,7 +467,7 @@ def measured_collectives(
         mean_ns = float(total[code]) / count
         if cost is not None:
             filed_as = cost.name
-            # a cost leaves out the wait for the last rank
+            # the cost does not include the wait for the last rank
             mean_ns = min(cost.cost_us * 1e3, mean_ns)
         found.append(
             MeasuredCollective(
@@ -479,8 +492,8 @@ def transfer_exposed_us(
     arrivals: Arrivals,
     names: frozenset[str],
 ) -> float:
-    """Exposed time of some collectives together without waits for other ranks: of one step, a
-    union.
+    """Exposed microseconds of some collectives in a step, without waits for other ranks. If several
+    run at the same time, that time counts once.
     """
     wanted = np.array([item.traced in names for item in naming.filed] or [False])
     total = 0.0
@@ -497,7 +510,7 @@ def transfer_exposed_us(
 def _own_rows(
     window: DeviceWindow, naming: Naming
 ) -> tuple[npt.NDArray[np.intp], npt.NDArray[np.int32]]:
-    """The window's rows that are collectives of the main module, and their names."""
+    """The window's rows that are collectives of the main module, with indices of their names."""
     name = naming.target[window.trace.instruction[window.rows]]
     rows = np.flatnonzero(
         (window.stream == Stream.COMMUNICATION)
@@ -508,7 +521,7 @@ def _own_rows(
 
 
 def _compute_stream(window: DeviceWindow) -> int:
-    """The stream on which most compute of a device ran."""
+    """The stream on which most compute of a device ran; -1 if none did."""
     trace, rows = window.trace, window.rows[window.stream == Stream.COMPUTE]
     streams, code = np.unique(trace.stream[rows], return_inverse=True)
     busy = np.bincount(code.reshape(-1), weights=trace.duration_ns[rows])

@@ -1,9 +1,9 @@
-"""Copies and memsets that slow what runs next to them.
+"""Copies and memsets that slow kernels and collectives at the same time.
 
-A copy takes memory bandwidth, and often a link, from kernels and collectives that run meanwhile. A
-launch next to a copy is compared with the same launch without one: the same instruction, at the
-same place of another execution. If every execution of a rank has a copy there, the other ranks
-count. If all of these have one too, nothing is known.
+A copy takes memory bandwidth, and often a link, from kernels and collectives that it overlaps. A
+launch that overlaps a copy is compared with the same launch without one: the same instruction, at
+the same place of another execution. If every execution of a rank has a copy there, other ranks
+count. If all of these have one too, the effect is unknown.
 """
 
 from __future__ import annotations
@@ -27,23 +27,25 @@ COPIES = (ActivityKind.MEMCPY, ActivityKind.MEMSET)
 
 @dataclass(frozen=True, slots=True)
 class Contention:
-    """Copies of one name, and what they slow."""
+    """Copies of one name, and their effect on other work."""
 
     name: str  # an instruction, another module, or ``copies outside of instructions``
-    us: float  # by which they lengthen what is not hidden, in a mean step
-    copied_us: float  # that they take, in a mean step
-    ratio: float  # of what they overlap to the same without a copy
-    launches: int  # kernels and collectives that they overlap
-    executions: tuple[int, ...]  # in which they do
+    us: float  # how much they lengthen work that is not hidden, in a mean step
+    copied_us: float  # time of the copies in a mean step
+    ratio: float  # time of overlapped work, divided by its time without a copy
+    launches: int  # number of kernels and collectives that they overlap
+    executions: tuple[int, ...]  # the executions in which they overlap work
 
 
 def find_contention(
     trace: Trace, windows: Sequence[DeviceWindow], main: int, done: Sequence[Floats]
 ) -> tuple[Contention, ...]:
-    """The copies that slow others, those that cost most first.
+    """Find the copies that slow other work, the costliest first.
 
     Args:
-        done: of each window, float64[rows], when a row would have ended without a wait.
+        main: index of the main module.
+        done: for each window, float64[rows], when a row would have ended without a wait for other
+            ranks.
     """
     copies = [_copies(trace, window, main) for window in windows]
     if not any(copies):
@@ -91,7 +93,7 @@ def _is_slower(more: Floats) -> bool:
 
 
 def _copies(trace: Trace, window: DeviceWindow, main: int) -> dict[str, Intervals]:
-    """When copies run on a device, by name."""
+    """When copies run on a device, by name of the copy."""
     found = {}
     rows = window.rows
     copies = np.flatnonzero(np.isin(trace.kind[rows], COPIES))
@@ -114,17 +116,21 @@ def _copies(trace: Trace, window: DeviceWindow, main: int) -> dict[str, Interval
 
 @dataclass(frozen=True, eq=False)
 class _Launches:
-    """Kernels and collectives of the main module in steps, k rows."""
+    """The k launches of kernels and collectives of the main module in steps."""
 
     window: Ints  # int64[k], index into the windows
     execution: Ints  # int64[k]
-    place: Ints  # int64[k], the same for one instruction at one place of an execution
+    place: Ints  # int64[k], equal for one instruction at one place of its executions
     start: Floats  # float64[k], ns from the start of its window
     length: Floats  # float64[k], ns, without the wait for other ranks
-    exposed: Floats  # float64[k], the share of it in which nothing hides it
+    exposed: Floats  # float64[k], share of the length that compute does not hide
 
     def overlap(self, times: Sequence[Intervals]) -> Floats:
-        """float64[k]: how long some times overlap each."""
+        """float64[k], ns that some times overlap each launch.
+
+        Args:
+            times: for each window.
+        """
         found = np.zeros(len(self.start))
         for number, of_window in enumerate(times):
             mine = self.window == number
@@ -133,8 +139,11 @@ class _Launches:
         return found
 
     def usual(self, is_clean: Flags) -> Floats:
-        """float64[k]: how long the launch takes on its rank without a copy, else on the others; NaN
-        if none is without.
+        """float64[k], usual length of each launch without a copy, in ns, on its rank, else on other
+        ranks; NaN if every launch overlaps a copy.
+
+        Args:
+            is_clean: bool[k], whether a launch overlaps no copy.
         """
         windows = int(self.window.max(initial=0)) + 1
         own = _medians_of(self.place * windows + self.window, self.length, is_clean)
@@ -143,7 +152,11 @@ class _Launches:
 
 
 def _medians_of(key: Ints, values: Floats, use: Flags) -> Floats:
-    """float64[k]: the median of the values to use among those of an equal key; NaN without any."""
+    """float64[k], the median of the usable values with the same key; NaN if there is none.
+
+    Args:
+        use: bool[k], which values are usable.
+    """
     rows = np.flatnonzero(use)
     order = rows[np.lexsort((values[rows], key[rows]))]
     first = heads(key[order])

@@ -1,13 +1,13 @@
-"""Two measured steps of one program: what got slower, is hidden less, appeared or is gone.
+"""Compare two measured steps of one program: rows that got slower, are hidden less, appeared or are
+gone.
 
-Rows come from `pgle.analyze.window`, so they add up to the difference of the steps: instructions,
-collectives, waits for other ranks, copies, other modules, idle time by cause, slow steps, and the
-unexplained rest.
+Rows come from `pgle.analyze.window`, so they add up to the difference of the steps. They are
+instructions, collectives, waits for other ranks, copies, other modules, idle time by cause, slow
+steps, and the unexplained rest.
 
-Instructions are matched by what they are, never by their number alone: opcode, the framework's
-name, shape, and the place among the instructions that share all three; names of a compiler change
-with every flag. The rest is matched by the framework's name and place alone, so that a product
-which another kernel now computes stays one row.
+Compilers change names of instructions with every flag. So instructions are matched by opcode, the
+framework's name, shape, and the place among instructions that share all three. The rest is matched
+by the framework's name and place alone. So a product that another kernel computes stays one row.
 """
 
 from __future__ import annotations
@@ -29,26 +29,25 @@ from pgle.errors import as_change
 from pgle.schedule.simulate import Breakdown
 from pgle.xla.hlo.module import Instruction, Module
 
-NOISE = 0.0005  # of the step; changes below it are added up
+NOISE = 0.0005  # share of the step; smaller changes are added up in one figure
 
 EXECUTIONS_DIFFER = 0.02
-"""A collective whose own time changed by less than this share did not get slower; it is hidden more
-or less.
+"""If a collective's own time changed by a smaller share, it is hidden more or less, but not slower.
 """
 
 
 LAUNCHES_DIFFER = 0.0054
-"""Nineteen times of twenty, two launches of one program on the same hosts within hours differ by
-less than this share: of five public pairs the standard deviation is 0.21 %
-(marin-community/marin#7012, #8277, #8822, #7912).
+"""Two launches of one program, on the same hosts within hours, differ by less than this share in 19
+of 20 cases. The standard deviation of five public pairs is 0.21 % (marin-community/marin#7012,
+#8277, #8822, #7912).
 """
 
-SAME = 1e-6  # of the step; simulated steps that differ by less are the same
-LEAST_STEPS = 3  # on each side; fewer do not say how much steps differ
+SAME = 1e-6  # share of the step; simulated steps that differ by less are the same
+LEAST_STEPS = 3  # on each side; fewer do not show how much steps differ
 
 
 class ChangeKind(StrEnum):
-    """What happened to a row."""
+    """How a row changed."""
 
     SLOWER = "slower"
     FASTER = "faster"
@@ -56,13 +55,13 @@ class ChangeKind(StrEnum):
     GONE = "gone"
     HIDDEN_LESS = "hidden less"
     HIDDEN_MORE = "hidden more"
-    # of rows that are no instructions
+    # for rows that are not instructions
     LONGER = "longer"
     SHORTER = "shorter"
 
 
 class StepVerdict(StrEnum):
-    """Facts about the typical step."""
+    """How the typical step changed."""
 
     LONGER = "longer"
     SHORTER = "shorter"
@@ -71,71 +70,70 @@ class StepVerdict(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class InstructionTime:
-    """What an instruction takes of a step."""
+    """The time of an instruction in a step."""
 
     name: str  # in its trace
     us: float  # its own part of a step, see `pgle.analyze.window`
-    each_us: float  # one execution; of collectives after the last rank arrived
+    each_us: float  # one execution; for collectives, after the last rank arrived
     count: float  # executions in a step
-    sync: bool = False  # a collective in turn with compute
+    sync: bool = False  # whether it is a collective that alternates with compute
 
 
 @dataclass(frozen=True, slots=True)
 class StepChange:
     """One row in both steps."""
 
-    kind: ChangeKind  # what happened
-    # before, after: None where it is not in that step
+    kind: ChangeKind
+    # before, after: None if that step has no such row
     before: InstructionTime | None
     after: InstructionTime | None
-    delta_us: float  # what it adds to the step, or takes from it
-    share: float  # of the step before
-    opcode: str  # of the one after, or before where it is gone
-    # op_name, source: the framework's name, file and line; empty where unknown
+    delta_us: float  # how much it lengthens the step; negative if it shortens it
+    share: float  # `delta_us` as a share of the step before
+    opcode: str  # of the instruction after; if gone, of the one before
+    # op_name, source: the framework's name, file and line; empty if unknown
     op_name: str
     source: str
     group: str  # a `RowGroup` of `pgle.analyze.window`, ``slow steps`` or ``not explained``
-    note: str = ""  # what else differs, in words
+    note: str = ""  # other differences, in words
 
     @property
     def name(self) -> str:
-        """Of the instruction after, or before where it is gone."""
+        """Name of the instruction after; if gone, of the one before."""
         part = self.after or self.before
         return "" if part is None else part.name
 
 
 @dataclass(frozen=True)
 class Differences:
-    """What changed between two steps."""
+    """The changes between two steps."""
 
-    before: Breakdown  # breakdown of the step compared with
-    # breakdown of this step; the four parts of the difference add up to the steps' difference
+    before: Breakdown  # of the step before
+    # of the step after; the differences of the four parts add up to the steps' difference
     after: Breakdown
-    waiting_us: float  # by how much waits for other ranks grew
+    waiting_us: float  # how much waits for other ranks grew
     # the largest first; with `other_us` they add up to `delta_us`
     changes: tuple[StepChange, ...]
     # matched, renamed: instructions in both steps, and how many of them have another name
     matched: int
     renamed: int
-    other_us: float  # changes below `NOISE` together
+    other_us: float  # sum of all changes below `NOISE`
     verdict: StepVerdict  # of the typical step, without slow ones
-    typical_us: float  # by how much that got longer
-    # by how much it must differ to be seen; None if a side has too few steps
+    typical_us: float  # how much the typical step got longer
+    # how much it must differ to be significant; None if a side has too few steps
     noise_us: float | None
     why: str  # why no difference can be seen; else empty
-    # what the other ranks wait for the last one in a step, before and after, and which rank that is
-    # after, if it is one
+    # time in a step that the other ranks wait for the last one: before, after
     late_us: tuple[float, float]
-    late_rank: str
+    late_rank: str  # the rank that they wait for most, after; empty if it is not one
 
     @property
     def delta_us(self) -> float:
-        """By how much the step got longer."""
+        """How much the step got longer, in microseconds."""
         return self.after.step_us - self.before.step_us
 
     @property
     def share(self) -> float:
-        """That of the step before."""
+        """`delta_us` as a share of the step before."""
         return self.delta_us / self.before.step_us if self.before.step_us > 0 else 0.0
 
 
@@ -148,7 +146,7 @@ class _Item:
     made: Instruction | None = None  # of the final module; None without HLO
     kernels: float = 0.0  # in a step
     multiplied: str = (
-        ""  # type and unit that it multiplied in; empty where it is no product
+        ""  # type and unit in which it multiplied; empty if it multiplies nothing
     )
 
     @property
@@ -167,7 +165,7 @@ class _Item:
 
 
 def find_differences(before: MeasuredStep, after: MeasuredStep) -> Differences:
-    """Match the rows of two steps and say what each adds."""
+    """Match the rows of two steps, and find how much each adds to the difference."""
     # without the HLO of both, only names can be compared
     by_name = before.module is None or after.module is None
     pairs = _match(_items(before, by_name), _items(after, by_name))
@@ -210,12 +208,12 @@ def find_differences(before: MeasuredStep, after: MeasuredStep) -> Differences:
 def _verdict(
     before: MeasuredStep, after: MeasuredStep
 ) -> tuple[StepVerdict, float, float | None, str]:
-    """Whether typical steps differ by more than steps of one run do (Welch's test at 5 %), and
-    launches do.
+    """Whether typical steps differ by more than steps of one run (Welch's test at 5 %) and by more
+    than launches.
 
     Returns:
-        The verdict, by how much the typical step got longer, by how much it must differ, and why
-        that is unknown.
+        The verdict, how much the typical step got longer (µs), how much it must differ (µs), and
+        why the verdict is unknown.
     """
     delta_us = float(after.parts.typical_us.sum() - before.parts.typical_us.sum())
     noise_us = before.breakdown.step_us * LAUNCHES_DIFFER
@@ -254,7 +252,7 @@ def _verdict(
 
 
 def _typical_steps(steps: Sequence[StepTime]) -> list[float]:
-    """Each step that is not slow; after the last one, the mean pause."""
+    """Microseconds of each step that is not slow. The last one gets the mean pause."""
     typical = [step for step in steps if not step.is_slow]
     pauses = [step.pause_us for step in typical if step.pause_us is not None]
     return times_with_pauses(typical, sum(pauses) / max(len(pauses), 1))
@@ -279,7 +277,7 @@ def _welch_us(before: Sequence[float], after: Sequence[float]) -> float:
 
 
 def _is_one_run(before: MeasuredStep, after: MeasuredStep) -> bool:
-    """Whether other processes of the same run are on the two sides: their collectives end alike."""
+    """Whether the sides are different processes of one run: their collectives end together."""
     processes = [
         {
             side.trace.devices[window.device].process.rpartition(":")[2]
@@ -298,7 +296,7 @@ def _is_one_run(before: MeasuredStep, after: MeasuredStep) -> bool:
 def _other_rows(
     before: MeasuredStep, after: MeasuredStep, step_us: float
 ) -> Iterator[StepChange]:
-    """The rows that are no instructions of the main module."""
+    """The rows that are not instructions of the main module."""
     idle = (RowGroup.LAUNCH, RowGroup.HOST, RowGroup.BETWEEN)
     for group in (RowGroup.WAIT, *idle, RowGroup.OTHER):
         one, two = (sum(step.parts.of(group).values()) for step in (before, after))
@@ -319,7 +317,7 @@ def _other_rows(
 
 
 def _where(group: RowGroup, before: MeasuredStep, after: MeasuredStep) -> str:
-    """What of a row changed most, in words."""
+    """The part of a row that changed most, in words."""
     if group == RowGroup.WAIT:
         return f"for {after.late_rank}" if after.late_rank else ""
     if group != RowGroup.HOST:
@@ -368,7 +366,7 @@ def _kind_of_row(one: float | None, two: float | None) -> ChangeKind:
 
 
 def _once(name: str, us: float) -> InstructionTime:
-    """The time of something that a step has once."""
+    """The time of something that runs once in a step."""
     return InstructionTime(name, us, us, 1.0)
 
 
@@ -377,7 +375,9 @@ _WITHOUT_HLO: _Hlo = ("", "", None)
 
 
 def _items(step: MeasuredStep, by_name: bool) -> list[_Item]:
-    """What ran, in the order of the module; if `by_name`, in the order of names and without HLO."""
+    """All instructions of a step, in the module's order. If `by_name`, in the order of names and
+    without HLO.
+    """
     module = None if by_name else step.module
     own = {
         group: step.parts.of(group)
@@ -418,14 +418,14 @@ def _items(step: MeasuredStep, by_name: bool) -> list[_Item]:
 
 
 def _numbered(name: str) -> list[str | int]:
-    """A name in parts, so that names sort by their numbers: ``["fusion.", 12, ""]``."""
+    """Split a name, so that names sort by their numbers: ``["fusion.", 12, ""]``."""
     parts: list[str | int] = [*re.split(r"(\d+)", name)]
     parts[1::2] = map(int, parts[1::2])
     return parts
 
 
 def _result(module: Module | None, made: Instruction | None) -> str:
-    """The result's shape: of a start the gathered one, whether XLA wraps it or not."""
+    """The shape of the result; for a start, the shape that the collective gives, wrapped or not."""
     if made is None:
         return ""
     inner = made if module is None else module.operation(made)
@@ -450,7 +450,7 @@ def _by_source(item: _Item) -> Hashable | None:
 
 
 def _by_name_and_shape(item: _Item) -> Hashable | None:
-    """For what has no source."""
+    """A key for instructions without ``op_name``."""
     return None if item.op_name else (item.kind, item.bare_name, item.shape)
 
 
@@ -460,13 +460,13 @@ _KEYS: Sequence[Callable[[_Item], Hashable | None]] = (
     _by_source,
     _by_name_and_shape,
 )
-"""From the surest match to the weakest; None: an instruction cannot be matched by it."""
+"""Keys from the surest match to the weakest. None means that the key cannot match the item."""
 
 
 def _match(
     before: Sequence[_Item], after: Sequence[_Item]
 ) -> list[tuple[_Item | None, _Item | None]]:
-    """Pairs, each item once; None on the side that lacks it."""
+    """Match items in pairs, each item once. None replaces a missing side."""
     pairs: list[tuple[_Item | None, _Item | None]] = []
     left = list(before)
     right = list(after)
@@ -496,7 +496,7 @@ def _is_compute(before: _Item | None, after: _Item | None) -> bool:
 
 
 def _all_compute(pairs: Sequence[tuple[_Item | None, _Item | None]]) -> float:
-    """By which factor all compute instructions take longer alike (`common_ratio`)."""
+    """The factor by which all compute instructions take longer (`common_ratio`)."""
     both = [
         (one.part.us, two.part.us)
         for one, two in pairs
@@ -509,7 +509,7 @@ def _all_compute(pairs: Sequence[tuple[_Item | None, _Item | None]]) -> float:
 def _compute_row(
     pairs: Sequence[tuple[_Item | None, _Item | None]], ratio: float, step_us: float
 ) -> StepChange:
-    """What all compute instructions take longer, or shorter, by one factor."""
+    """The row for all compute instructions, which take longer or shorter by one factor."""
     ours = [
         one.part.us for one, two in pairs if _is_compute(one, two) and one is not None
     ]
@@ -522,7 +522,7 @@ def _compute_row(
 def _change(
     before: _Item | None, after: _Item | None, step_us: float, ratio: float
 ) -> StepChange | None:
-    """The change of one instruction; of compute, beyond the factor by which all of it changed."""
+    """The change of one instruction. For compute, it excludes the factor common to all of it."""
     if (known := after or before) is None:
         return None
     one = None if before is None else before.part

@@ -1,4 +1,4 @@
-"""Findings on communication that the GPU waits for, and on the profile that should hide it."""
+"""Findings about exposed communication, and about the profile that should hide it."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from pgle.errors import in_percent, in_words, many
 from pgle.next import PROFILE, REHEARSE, RUN, TUNE
 from pgle.schedule.placements import DISABLE_ASYNC
 
-LEAST_HIDDEN = 0.001  # of the step; less is no reason for another profile
+LEAST_HIDDEN = 0.001  # share of the step; a profile that could hide less is not advised
 
 _AS_THEY_ARE = (
     f"these collectives as they are: '{TUNE}' tries combined, split and pipelined ones"
@@ -39,7 +39,7 @@ _ALONE = (
 
 
 def synchronous(step: MeasuredStep) -> Observation | None:
-    """Collectives in turn with compute, unless the recording itself keeps them so."""
+    """Find synchronous collectives. None if the profile run itself made them synchronous."""
     if step.measures_alone:
         return None
     ours = [item for item in _most_exposed(step) if item.sync]
@@ -54,7 +54,7 @@ def synchronous(step: MeasuredStep) -> Observation | None:
 
 
 def _kind_and_reason(item: MeasuredCollective) -> str:
-    """The kind of a collective, and why it is exposed if that is known."""
+    """The kind of a collective, and the reason why it is exposed if known."""
     return f"{item.kind}; {item.why}" if item.why else str(item.kind)
 
 
@@ -65,7 +65,7 @@ def _most_exposed(step: MeasuredStep) -> list[MeasuredCollective]:
 def _exposed_rows(
     noted: Iterable[tuple[MeasuredCollective, str]],
 ) -> tuple[EvidenceRow, ...]:
-    """The first of some exposed collectives, each with a note."""
+    """Evidence rows for the first of some exposed collectives, each with a note."""
     return evidence_of(
         (item, item.transfer_exposed_us, note)
         for item, note in noted
@@ -74,7 +74,7 @@ def _exposed_rows(
 
 
 def exposed(step: MeasuredStep) -> Observation:
-    """Asynchronous collectives that no compute overlaps, after the last rank arrived."""
+    """Find asynchronous collectives that no compute overlaps, after the last rank arrived."""
     ours = [item for item in _most_exposed(step) if not item.sync]
     return Observation(
         step.async_exposed_us,
@@ -85,7 +85,7 @@ def exposed(step: MeasuredStep) -> Observation:
 
 
 def _how_to_hide(collectives: Iterable[MeasuredCollective], step: MeasuredStep) -> str:
-    """Return what may hide collectives: a profile if a schedule could, other flags if none can."""
+    """Advise how to hide collectives: by a profile if a schedule can, else by other flags."""
     overlap = step.overlap
     if overlap is None:
         return (
@@ -112,8 +112,8 @@ def _how_to_hide(collectives: Iterable[MeasuredCollective], step: MeasuredStep) 
 
 
 def slow_collectives(step: MeasuredStep) -> Observation | None:
-    """Collectives slower than XLA's table; only their exposed time counts, which a profile run
-    alone does not show.
+    """Find collectives that are slower than in XLA's table. Only their exposed time counts. A
+    profile run cannot show that time, since it runs each collective alone.
     """
     if step.hardware is None:
         return None
@@ -136,7 +136,7 @@ def slow_collectives(step: MeasuredStep) -> Observation | None:
 def _slower_than_table(
     collectives: Iterable[MeasuredCollective],
 ) -> Iterator[tuple[MeasuredCollective, float, str]]:
-    """Slow collectives, each with the microseconds that a step loses to it, and a note."""
+    """Slow collectives, each with the microseconds that it costs a step, and a note."""
     for item in collectives:
         link = item.link
         if link is None or link.estimate_us >= SLOW_TRANSFER * item.time_us:
@@ -150,7 +150,7 @@ def _slower_than_table(
 
 
 def stale_profile(step: MeasuredStep) -> Observation | None:
-    """The scheduler's profile has other costs than this run measured."""
+    """Find that the scheduler's profile has other costs than this run measured."""
     used = None if step.overlap is None else step.overlap.profile
     if step.overlap is None or used is None:
         return None

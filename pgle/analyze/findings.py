@@ -1,4 +1,4 @@
-"""A finding of a measured step: what costs time, with its evidence and what to do."""
+"""Findings of a measured step: a loss of time, its evidence, and a remedy."""
 
 from __future__ import annotations
 
@@ -9,55 +9,57 @@ from itertools import islice
 from pgle.analyze.collectives import MeasuredCollective
 from pgle.analyze.layers import MeasuredInstruction
 
-ROWS = 5  # evidence rows of a finding
+ROWS = 5  # most evidence rows of a finding
 
 
 @dataclass(frozen=True, slots=True)
 class EvidenceRow:
     """One row of a finding's evidence."""
 
-    name: str  # an instruction, or what the row is of
+    name: str  # an instruction, or another name for the row
     us: float  # microseconds in a step
-    note: str = ""  # in words
-    op_name: str = ""  # the framework's name; empty where unknown
+    note: str = ""  # a remark in words
+    op_name: str = ""  # the framework's name; empty if unknown
 
 
 @dataclass(frozen=True, slots=True)
 class Observation:
-    """What a rule sees in a step, before its limit decides whether that is a finding."""
+    """What a rule sees in a step. The rule's limit decides whether it is a finding."""
 
-    # microseconds of a step, what it could save at most; 0 if it only spoils the measurement
+    # microseconds of a step that could be saved at most; 0 if it only spoils the measurement
     lost_us: float
-    number: str  # what was seen, in words
-    evidence: tuple[EvidenceRow, ...]  # rows, the most important first
+    number: str  # the observation in words, with its number
+    evidence: tuple[EvidenceRow, ...]  # the most important first
     remedy: str  # what to do next
-    # the limit is compared with it; None: with the share of the step that is lost
+    # figure to compare with the limit; None to compare `lost_us` as a share of the step
     reached: float | None = None
-    # why no saving is claimed, if the recording itself makes what was seen; else empty
+    # why pgle claims no saving, if the recording itself causes it; else empty
     unclaimed: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class StepFinding:
-    """Something that costs time: an observation that reached the limit of its rule."""
+    """An observation that reached the limit of its rule, such as a loss of time."""
 
     id: str  # of its rule
     title: str  # of its rule
-    todo: str  # of its rule: what to do about it, if it saves time
-    share: float  # of the step, what it could save at most; 0 if no saving is claimed
-    reached: float  # what was compared with the limit of the rule
-    lost_us: float  # of a step, what it could save at most, claimed or not
-    number: str  # what was found, in words
-    evidence: tuple[EvidenceRow, ...]  # rows, the most important first
+    todo: str  # of its rule: the action, if it saves time
+    share: float  # share of the step that it could save at most; 0 if unclaimed
+    reached: float  # figure that was compared with the limit
+    lost_us: float  # microseconds of a step that it could save at most, claimed or not
+    number: str  # the finding in words, with its number
+    evidence: tuple[EvidenceRow, ...]  # the most important first
     remedy: str  # what to do next
-    unclaimed: str  # why no saving is claimed; else empty
+    unclaimed: str  # why pgle claims no saving; else empty
 
 
 def evidence_of(
     rows: Iterable[tuple[MeasuredInstruction | MeasuredCollective, float, str]],
 ) -> tuple[EvidenceRow, ...]:
-    """The first of some instructions as evidence, each with its microseconds in a step and a
-    note.
+    """Turn the first `ROWS` rows into evidence.
+
+    Args:
+        rows: an instruction, its microseconds in a step, and a note.
     """
     return tuple(
         EvidenceRow(item.name, us, note, item.op_name)
@@ -66,5 +68,5 @@ def evidence_of(
 
 
 def total_us(items: Iterable[MeasuredInstruction]) -> float:
-    """Time of some instructions in a step, in microseconds."""
+    """Microseconds of some instructions in a step, together."""
     return sum(item.us for item in items)

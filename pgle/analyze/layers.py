@@ -1,8 +1,8 @@
-"""A measured step by layer and source line: what each instruction computes, and how much of the
-peak it uses.
+"""A measured step by layer and source line: the work of each instruction, and its share of the
+GPU's peak.
 
-The HLO says what was asked for; which kernel came of it is the library's choice, and its name says
-it. Examples, as NVIDIA's profilers show them: ``ampere_sgemm_128x64_tn``,
+The HLO has the product that the program asks for. The library chooses the kernel, whose name shows
+the type and unit. Examples, as NVIDIA's profilers show them: ``ampere_sgemm_128x64_tn``,
 ``ampere_bf16_s16816gemm_bf16_128x128_ldg8_f2f_tn``, ``sm90_xmma_gemm_bf16bf16_bf16f32_f32_tn_n_…``,
 ``cutlass_80_simt_sgemm_…``, ``nvjet_tst_128x256_64x4_1x2_h_bz_TNT``.
 """
@@ -24,27 +24,26 @@ from pgle.xla.targets import Hardware, dtype_family
 
 _EXACT = frozenset(
     ("HIGHEST", "HIGH")
-)  # precisions at which XLA computes f32 products without TF32
+)  # with these precisions, XLA computes f32 products without TF32
 
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """One execution of an instruction."""
+    """The work of one execution of an instruction."""
 
     flops: float  # multiplications and additions of matrix products, convolutions and attention
-    other_operations: float  # elements computed one by one
-    bytes: int  # moved between the kernel and device memory, each operand once
-    dtype: str = ""  # of the matrix products; empty where there are none
-    tensor_cores: bool | None = (
-        None  # whether its type and precision let the products run there; None without products
-    )
+    other_operations: float  # number of elements computed one by one
+    bytes: int  # moved between kernel and device memory, each operand once
+    dtype: str = ""  # of the matrix products; empty without products
+    # whether type and precision let the products run on Tensor Cores; None without products
+    tensor_cores: bool | None = None
 
     def peak_tflops(self, hardware: Hardware) -> float:
-        """What the GPU does at best of these products."""
+        """The GPU's peak for these products, in 10^12 operations a second."""
         return _peak(hardware, self.dtype, bool(self.tensor_cores))
 
     def roofline_us(self, hardware: Hardware) -> float:
-        """The larger of arithmetic and memory time, at the peaks of the data sheet."""
+        """The larger of arithmetic and memory time in microseconds, at the data sheet's peaks."""
         arithmetic = (
             self.flops / self.peak_tflops(hardware) / 1e6 if self.flops else 0.0
         )
@@ -57,7 +56,7 @@ def _peak(hardware: Hardware, dtype: str, tensor_cores: bool) -> float:
 
 
 def work_of(module: Module, instruction: Instruction) -> Work:
-    """What one execution of a compute instruction does, by its shapes."""
+    """The work of one execution of a compute instruction, by its shapes."""
     products = list(matmuls(module, instruction))
     flops = sum(item.operations for item in products)
     attention = attention_operations(module, instruction)
@@ -74,8 +73,8 @@ def work_of(module: Module, instruction: Instruction) -> Work:
 
 
 def _fits_tensor_cores(module: Module, instruction: Instruction, dtype: str) -> bool:
-    """Half and smaller types always do; f32 as TF32, unless the program asks for its full
-    precision.
+    """Whether products may run on Tensor Cores. Types of 16 and fewer bits always may. f32 may (as
+    TF32), unless the program asks for full precision.
     """
     if (family := dtype_family(dtype)) != "tf32":
         return family != "f32"
@@ -97,33 +96,32 @@ class Multiplied:
     """How one kernel multiplies."""
 
     kernel: str  # its name
-    # of the factors as the hardware took them, ``tf32`` of f32 ones that it rounded; empty where
-    # unknown
+    # type of the factors in the hardware: ``tf32`` for rounded f32 factors; empty if unknown
     dtype: str
-    tensor_cores: bool  # whether they went through the Tensor Cores
+    tensor_cores: bool  # whether it uses Tensor Cores
 
 
 _SIMT = re.compile(r"ffma|_simt_|(?:^|_)(?:[sdhc]|fp16_s)gemm|convolve_[sdh]gemm")
-"""CUDA cores: cuBLAS' and cuDNN's old names, CUTLASS' ``simt``, and ``ffma`` in newer names."""
+"""Kernels on CUDA cores: old names of cuBLAS and cuDNN, CUTLASS' ``simt``, and ``ffma`` in newer
+names.
+"""
 
 _XMMA = re.compile(
     r"xmma_\w*?_(?P<in>[a-z]+\d+(?:m\d)?)[a-z]+\d+(?:m\d)?_(?P<by>[a-z]+\d+(?:m\d)?)[a-z]+\d+_"
 )
-"""``…_f32f32_tf32f32_f32_…``: types of both factors, then what they are multiplied in and added up
-in.
-"""
+"""``…_f32f32_tf32f32_f32_…``: types of both factors, then the types of multiplication and sum."""
 
 _SHAPED = re.compile(
     r"(?:^|_)(?P<add>[a-z])(?:\d{3,6}|\d+x\d+x\d+)(?:\w{2,4})?(?:gemm|fprop|dgrad|wgrad|cudnn)"
 )
-"""``s16816gemm``: type of the sum and shape of the Tensor Core's instruction."""
+"""``s16816gemm``: the type of the sum, and the shape of the Tensor Core instruction."""
 
 _NVJET = re.compile(r"nvjet_(?:sm\d+_)?(?P<of>[a-z])[a-z]{2,4}_(?P<tf32>tf32_)?")
 _NVJET_TYPES = {"t": "bf16", "h": "f16", "q": "f8", "s": "f32", "d": "f64"}
-"""First letter of what follows ``nvjet``: type of the first factor."""
+"""The letter after ``nvjet_``, and the type of the first factor that it means."""
 
 _TENSILE = re.compile(r"^Cijk_A\w{3}_B\w{3}_(?P<of>[FB]8|I8|[BHSD])")
-"""hipBLASLt's and rocBLAS' kernels: the indices of both factors, then the type of the first."""
+"""Kernels of hipBLASLt and rocBLAS: the indices of both factors, then the type of the first."""
 _TENSILE_TYPES = {
     "F8": "f8",
     "B8": "f8",
@@ -134,7 +132,7 @@ _TENSILE_TYPES = {
     "D": "f64",
 }
 _MATRIX_CORES = re.compile(r"_MI\d+x\d+x\d+|xdl|gtcx|wmma")
-"""How kernels of Tensile, MIOpen and Composable Kernel name the instructions of matrix cores."""
+"""Words for instructions of matrix cores in kernels of Tensile, MIOpen and Composable Kernel."""
 _MIOPEN = re.compile(r"^igemm_|^naive_conv|^miopen|_ZN2ck|ck_tile|kernel_grouped_conv")
 
 _WARP = re.compile(r"w?gmma|hmma|flash_(?:fwd|bwd)|fmha|tensorop")
@@ -150,7 +148,7 @@ _TYPES = {
 
 
 def _simt_type(kernel: str) -> str:
-    """The type of a kernel that multiplies off the Tensor Cores."""
+    """The type in which a kernel multiplies without Tensor Cores."""
     if re.search(r"(?:^|_)dgemm|_f64", kernel):
         return "f64"
     return "f16" if re.search(r"(?:^|_)hgemm", kernel) else "f32"
@@ -164,7 +162,9 @@ def _xmma_type(word: str) -> str:
 
 
 def multiplied(kernel: str) -> Multiplied | None:
-    """What a kernel's name says; None if it says nothing, as names of XLA's own kernels."""
+    """How a kernel multiplies, by its name; None if the name does not tell, as for XLA's own
+    kernels.
+    """
     if _SIMT.search(kernel):
         return Multiplied(kernel, _simt_type(kernel), False)
     if match := _XMMA.search(kernel):
@@ -190,8 +190,8 @@ def _named_type(kernel: str) -> str:
 
 
 def slowest(kernels: Iterable[str]) -> Multiplied | None:
-    """What the kernels of one instruction multiplied in: those off the Tensor Cores count before
-    others.
+    """The kernel of one instruction that decides how it multiplied, by name. A kernel without
+    Tensor Cores counts before others. None if no name tells.
     """
     found = [
         item for kernel in sorted(kernels) if (item := multiplied(kernel)) is not None
@@ -205,17 +205,17 @@ def slowest(kernels: Iterable[str]) -> Multiplied | None:
 class Products:
     """Matrix products, convolutions and attention of one type."""
 
-    dtype: str  # they were computed in
-    tensor_cores: bool  # whether there
-    us: float  # GPU time of the kernels that hold them, in a step
+    dtype: str  # the type in which they were computed
+    tensor_cores: bool  # whether they ran on Tensor Cores
+    us: float  # GPU time in a step of the kernels with these products
     flops: float  # in a step; 0 without HLO
     peak_tflops: float | None  # of the GPU; None without hardware
-    # the part of `us` of which the kernels' names say it; of the rest it is what the HLO asks for
+    # the part of `us` whose type is in kernels' names; the type of the rest is from HLO
     named_us: float = 0.0
 
     @property
     def tflops(self) -> float:
-        """10^12 operations per second while they run; 0 where unknown."""
+        """10^12 operations per second while they run; 0 if unknown."""
         return self.flops / self.us / 1e6 if self.us > 0 else 0.0
 
 
@@ -229,12 +229,12 @@ class MeasuredInstruction:
     count: float  # executions in a step
     work: Work | None  # of one execution, by its HLO; None without HLO
     ran: Multiplied | None = (
-        None  # what its kernels multiplied in; None where their names do not say
+        None  # how its kernels multiplied; None if their names do not tell
     )
 
     @property
     def name(self) -> str:
-        """That its cost is filed under."""
+        """The name of its cost, as in profiles."""
         return self.cost.name
 
     @property
@@ -244,8 +244,8 @@ class MeasuredInstruction:
 
     @property
     def tensor_cores(self) -> bool | None:
-        """Whether it multiplied there: as its kernels' names say, else as its HLO asks; None where
-        it is no product.
+        """Whether it multiplied on Tensor Cores, by its kernels' names, else by its HLO; None if it
+        multiplies nothing.
         """
         if self.ran is not None:
             return self.ran.tensor_cores
@@ -254,7 +254,7 @@ class MeasuredInstruction:
     @property
     def dtype(self) -> str:
         """The type of its product, by its kernels' names, else by its HLO; ``an unknown type`` if
-        neither says.
+        neither tells.
         """
         asked = self.work.dtype if self.work is not None else ""
         return (
@@ -267,8 +267,8 @@ class MeasuredInstruction:
 def find_products(
     compute: Iterable[MeasuredInstruction], hardware: Hardware | None
 ) -> tuple[Products, ...]:
-    """What ran by type and unit, the one that takes longest first; instructions that multiply
-    nothing are left out.
+    """The products of a step by type and unit, the longest first. Other instructions are left
+    out.
     """
     groups: dict[tuple[str, bool], list[MeasuredInstruction]] = defaultdict(list)
     for item in compute:
@@ -301,7 +301,7 @@ def _products(
 
 
 class TrainingPhase(StrEnum):
-    """Of training, as JAX writes its transformations into ``op_name``."""
+    """A phase of training. JAX writes its transformations into ``op_name``."""
 
     FORWARD = "forward"
     BACKWARD = "backward"
@@ -312,18 +312,18 @@ class TrainingPhase(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Layer:
-    """Instructions of one part of the program."""
+    """The instructions of one part of the program."""
 
-    name: str  # scopes, ``decoder/layers/mlp``; or file and line
+    name: str  # its scopes (``decoder/layers/mlp``), or file and line
     phase: str  # empty in tables over all phases
-    us: float  # GPU time in a step, a sum of kernels
-    exposed_us: float  # of its collectives
-    instructions: int  # how many
-    flops: float  # of matrix products, in a step
+    us: float  # GPU time in a step, the sum of its kernels
+    exposed_us: float  # exposed time of its collectives in a step
+    instructions: int  # number of instructions
+    flops: float  # of matrix products in a step
     bytes: float  # moved in a step
-    # what the same would take at the GPU's peaks; None without hardware
+    # time of the same work at the GPU's peaks; None without hardware
     roofline_us: float | None
-    source: str = ""  # file and line of the costliest instruction; empty where unknown
+    source: str = ""  # file and line of the costliest instruction; empty if unknown
 
 
 @dataclass(frozen=True)
@@ -331,14 +331,14 @@ class Layers:
     """A step by parts of the program."""
 
     scopes: tuple[Layer, ...]  # by scope and phase, the costliest first
-    lines: tuple[Layer, ...]  # by file and line, that with most GPU time first
-    # model flops utilisation: what forward and backward compute, by the GPU's peak in the time of
-    # the step
+    lines: tuple[Layer, ...]  # by file and line, the one with most GPU time first
+    # model flops utilisation: time at the GPU's peak of all products except rematerialisation, as a
+    # share of the step
     mfu: float | None = None
-    hfu: float | None = None  # the same, counting rematerialisation
+    hfu: float | None = None  # the same with rematerialisation
 
     def phase_us(self, phase: TrainingPhase) -> float:
-        """GPU time of a phase."""
+        """GPU microseconds of a phase in a step."""
         return sum(layer.us for layer in self.scopes if layer.phase == phase)
 
 
@@ -349,7 +349,12 @@ def find_layers(
     step_us: float,
     hardware: Hardware | None,
 ) -> Layers:
-    """Group the instructions of the main module by scope and source line."""
+    """Group the instructions of the main module by scope and source line.
+
+    Args:
+        step_us: length of the step, for utilisation.
+        hardware: the GPU; without it, utilisation and rooflines are None.
+    """
     phases = phases_of(module)
 
     def origin(made: Instruction) -> tuple[Instruction, TrainingPhase]:
@@ -400,14 +405,14 @@ def find_layers(
 
 @dataclass(frozen=True, slots=True)
 class _Row:
-    """What ran in a step."""
+    """One instruction in a step, with its origin."""
 
-    named: Instruction  # says where it comes from
+    named: Instruction  # the instruction whose metadata shows the origin
     phase: TrainingPhase
-    us: float  # of compute, on the GPU
-    exposed_us: float  # of a collective, the part that no compute overlaps
-    count: float  # executions
-    work: Work | None  # of one execution; None of collectives
+    us: float  # GPU time of compute; 0 for collectives
+    exposed_us: float  # exposed time of a collective; 0 for compute
+    count: float  # executions in a step
+    work: Work | None  # of one execution; None for collectives
 
 
 def _layer(
@@ -434,8 +439,8 @@ def _layer(
 
 
 def described(module: Module, instruction: Instruction) -> Instruction:
-    """What says where an instruction comes from: itself, or of one without ``op_name`` what it
-    wraps or fuses.
+    """The instruction whose metadata shows the origin: itself, or one inside it if it has no
+    ``op_name``.
     """
     if instruction.op_name or instruction.opcode == "while":
         return instruction
@@ -449,16 +454,16 @@ def described(module: Module, instruction: Instruction) -> Instruction:
 
 
 def phases_of(module: Module) -> dict[str, TrainingPhase]:
-    """The phase of every instruction that is scheduled.
+    """The phase of every scheduled instruction, by its ``op_name``.
 
-    Read off ``op_name``; an instruction without one (copies, collectives that XLA made) is of its
-    operand's phase, what is outside of differentiation and needs gradients is the optimizer's.
-    Without gradients all is forward.
+    An instruction without ``op_name`` (copies, collectives that XLA made) has the phase of its
+    operands. One outside of differentiation that needs gradients belongs to the optimizer. If the
+    module computes no gradients, everything is forward.
     """
     found: dict[str, TrainingPhase] = {}
     for name in reversed(
         module.scheduled
-    ):  # callers after callees: a body's own names come from op_name alone
+    ):  # callees before callers, since a body's phases depend only on its own op_names
         for item in module.computations[name].instructions:
             found[item.name] = _phase(described(module, item).op_name, item, found)
     return (
@@ -518,14 +523,16 @@ _STRUCTURE = frozenset(
         "pjit",
     )
 )
-"""Parts of ``op_name`` that JAX adds and a program does not name."""
+"""Parts of ``op_name`` that JAX adds, and that are not names in the program."""
 
 _WRAPPED = re.compile(r"(\w+)\((.*)\)$")
 
 
 def scope_of(op_name: str) -> str:
-    """``decoder/mlp/wo`` of
-    ``jit(step)/jit(main)/transpose(jvp(decoder))/while/body/mlp/wo/dot_general[…]``.
+    """The scopes of the program in an ``op_name``.
+
+    ``jit(step)/jit(main)/transpose(jvp(decoder))/while/body/mlp/wo/dot_general[…]`` gives
+    ``decoder/mlp/wo``.
     """
     parts = op_name.partition("[")[0].split("/")
     parts = parts[1:] if parts[0].startswith(("jit(", "pjit(")) else parts
@@ -551,12 +558,15 @@ def _scope(part: str) -> str:
 def folded(
     layers: Sequence[Layer], most: int
 ) -> tuple[tuple[str, tuple[Layer, ...]], ...]:
-    """The layers in at most `most` groups, by name: numbers as ``*``, the costliest scope split
-    while there is room.
+    """Put layers into groups by name, with ``*`` for numbers. The costliest group is split as long
+    as there are at most `most` groups.
 
     Args:
         layers: by scope and phase.
-        most: groups.
+        most: largest number of groups.
+
+    Returns:
+        Name and layers of each group, the costliest first.
     """
     groups: dict[tuple[str, ...], list[Layer]] = {(): list(layers)}
     while True:
@@ -578,8 +588,8 @@ def folded(
 def _split(
     path: tuple[str, ...], layers: Sequence[Layer]
 ) -> dict[tuple[str, ...], list[Layer]]:
-    """By the next scope; what has none is of the path itself, which ends with an empty name
-    then.
+    """Split layers by their next scope. Layers without one stay together, under the path with an
+    empty name at its end.
     """
     found: dict[tuple[str, ...], list[Layer]] = defaultdict(list)
     for layer in layers:

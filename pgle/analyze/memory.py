@@ -1,4 +1,4 @@
-"""Device memory of a program at its peak, by XLA's own plan."""
+"""The peak of a program's device memory, by XLA's own plan."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from pgle.xla.hlo.module import Module
 from pgle.xla.hlo.proto import BufferPlan
 
 JAX_SHARE = 0.75
-"""Of device memory that JAX takes when it starts, and all that programs get, unless
-``XLA_PYTHON_CLIENT_MEM_FRACTION`` says otherwise (docs.jax.dev, "GPU memory allocation").
+"""Share of device memory that JAX takes when it starts. Programs get no more, unless
+``XLA_PYTHON_CLIENT_MEM_FRACTION`` is set (docs.jax.dev, "GPU memory allocation").
 """
 
 
@@ -18,8 +18,8 @@ class LiveValue:
     """One value in memory at the peak."""
 
     name: str  # the instruction that makes it
-    size_bytes: int  # of it
-    # shape, op_name, source: as text, the framework's name, file and line; empty where unknown
+    size_bytes: int
+    # shape, op_name, source: shape as text, the framework's name, file and line; empty if unknown
     shape: str
     op_name: str
     source: str
@@ -31,12 +31,12 @@ class Memory:
 
     plan: BufferPlan
     live: tuple[LiveValue, ...]  # the largest temporary values at the peak
-    device_bytes: int | None  # of the GPU; None where unknown
+    device_bytes: int | None  # memory of the GPU; None if unknown
 
     @property
     def limit_bytes(self) -> int | None:
-        """What a program can have: JAX's default share of it, or all where the program needs more
-        than that.
+        """The most memory that a program can have: JAX's default share of the GPU's. If the program
+        needs more, it is all of the GPU's. None if unknown.
         """
         share = (
             None if self.device_bytes is None else int(self.device_bytes * JAX_SHARE)
@@ -49,12 +49,16 @@ class Memory:
 
     @property
     def used_share(self) -> float | None:
-        """Of the limit."""
+        """The peak as a share of `limit_bytes`; None if unknown."""
         return self.plan.peak_bytes / self.limit_bytes if self.limit_bytes else None
 
 
 def find_memory(module: Module, plan: BufferPlan, device_bytes: int | None) -> Memory:
-    """What a module needs by XLA's plan."""
+    """The memory of a module by XLA's plan, with the 20 largest values at the peak.
+
+    Args:
+        device_bytes: memory of the GPU; None if unknown.
+    """
     live = []
     for item in plan.live[:20]:
         about = ("", "", "")

@@ -1,5 +1,5 @@
-"""GPU work that belongs to no instruction, within the window of a step: what it is, and what would
-tell more of it.
+"""GPU work within a step's window that belongs to no instruction: its kinds, and how to record more
+about it.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from pgle.trace.table import IN_GRAPHS, ActivityKind, LeftOutReason, OtherWork
 
 
 class OtherKind(StrEnum):
-    """What work of no instruction is."""
+    """Kinds of GPU work that belongs to no instruction."""
 
     GRAPHS = "CUDA graphs"
     KERNELS = "kernels outside of XLA programs"
@@ -41,11 +41,11 @@ TO_TELL = {
     OtherKind.TUNING: "start the trace some steps after compilation",
     OtherKind.COPIES: "find what copies: device_get, device_put, or a library's own copies",
 }
-"""What to do so that a recording says what the work is."""
+"""How to record so that the trace identifies the work, by kind."""
 
 
 def kinds_of(work: OtherWork) -> list[tuple[OtherKind, Flags]]:
-    """The kinds that occur, each with bool[m]: which of the activities are of it."""
+    """The kinds that occur, each with bool[m], True for its activities."""
     copies = (work.kind == ActivityKind.MEMCPY) | (work.kind == ActivityKind.MEMSET)
     in_graph = np.isin(work.reason, IN_GRAPHS)
     code = np.full(len(work), list(OtherKind).index(OtherKind.KERNELS), np.int64)

@@ -1,4 +1,4 @@
-"""Findings on time in which the GPU does not compute for the step: idle, copies, other modules."""
+"""Findings about time in which the GPU does not compute for a step: idle, copies, other modules."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _NO_GRAPHS = (
 
 
 def other_modules(step: MeasuredStep) -> Observation:
-    """Modules but the main one run between or inside its steps."""
+    """Find modules other than the main one that run between or inside its steps."""
     found = step.parts.of(RowGroup.MODULE)
     us = sum(found.values())
     runs = Counter[str]()
@@ -43,8 +43,8 @@ def other_modules(step: MeasuredStep) -> Observation:
 
 
 def input_bound(step: MeasuredStep) -> Observation:
-    """The device has nothing to do between steps; what only slow steps lose there is theirs to
-    save.
+    """Find idle time between steps. The loss excludes slow steps, which have a finding of their
+    own.
     """
     us = sum(step.parts.of(RowGroup.BETWEEN).values())
     share = step.percent(us)
@@ -66,7 +66,7 @@ def input_bound(step: MeasuredStep) -> Observation:
 
 
 def host_gaps(step: MeasuredStep) -> Observation:
-    """Nothing runs inside steps because the host is late."""
+    """Find gaps inside steps in which nothing runs because the host is late."""
     found = step.parts.of(RowGroup.HOST)
     us = sum(found.values())
     gaps = _gaps_before(step)
@@ -96,7 +96,7 @@ def _gaps_before(step: MeasuredStep) -> Counter[str]:
 
 
 def launch_gaps(step: MeasuredStep) -> Observation:
-    """The GPU waits between kernels that are launched one after the other."""
+    """Find short gaps between kernels that are launched one after another."""
     us = sum(step.parts.of(RowGroup.LAUNCH).values())
     kernels = sum(len(window.rows) for window in step.windows) / step.steps
     note = f"{kernels:.4g} kernels and copies in a step"
@@ -112,7 +112,7 @@ def launch_gaps(step: MeasuredStep) -> Observation:
 
 
 def copies(step: MeasuredStep) -> Observation:
-    """Transfers that no compute overlaps."""
+    """Find copies that no compute overlaps."""
     us = step.breakdown.exposed_copy_us
     return Observation(
         us,
@@ -125,7 +125,7 @@ def copies(step: MeasuredStep) -> Observation:
 
 
 def outside_copies(step: MeasuredStep) -> Observation | None:
-    """Copies that no instruction makes, while nothing else runs."""
+    """Find copies of no instruction that run while nothing else runs."""
     us = step.parts.of(RowGroup.OTHER).get(OtherKind.COPIES, 0.0)
     if not us:
         return None
@@ -140,7 +140,7 @@ def outside_copies(step: MeasuredStep) -> Observation | None:
 
 
 def _longest_copies(step: MeasuredStep) -> Iterator[EvidenceRow]:
-    """A row for each of the instructions that copy longest."""
+    """An evidence row for each of the instructions that copy longest."""
     trace = step.trace
     rows = np.concatenate(
         [window.rows[window.stream == Stream.COPY] for window in step.windows]
@@ -155,7 +155,7 @@ def _longest_copies(step: MeasuredStep) -> Iterator[EvidenceRow]:
 
 
 def contending_copies(step: MeasuredStep) -> Observation | None:
-    """Copies and memsets next to which kernels and collectives take longer than without them."""
+    """Find copies and memsets that slow kernels and collectives at the same time."""
     if not step.contention:
         return None
     first = step.contention[0]

@@ -1,8 +1,8 @@
-"""Pauses of a host: in which execution a rank ran nothing for much longer than usual, and whether
-the others waited.
+"""Pauses of a host: executions in which a rank runs nothing for much longer than usual, and whether
+the other ranks wait.
 
-A rank that waits for another one runs a collective meanwhile. So a gap tells of the rank's own
-host.
+A rank that waits for another rank runs a collective. So a gap without activities comes from the
+rank's own host.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ import numpy as np
 from pgle.analyze.window import LONG_GAP_NS, DeviceWindow, Floats
 from pgle.trace.columns import median, noise_of
 
-LEAST_PAUSE = 0.01  # of the usual step; a shorter gap is no pause
-FEWEST_STEPS = 3  # of a rank; of fewer, nothing says which gap is usual
+LEAST_PAUSE = 0.01  # share of the usual step; a shorter gap is not a pause
+FEWEST_STEPS = 3  # of a rank; fewer do not show which gap is usual
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,11 +26,11 @@ class HostPause:
     """One step in which one rank is idle for much longer than in its usual ones."""
 
     device: int  # index into the trace's devices
-    execution: int  # in which it is, or behind which
-    us: float  # by how much longer it is idle than in a usual step, in gaps over 20 µs
-    # by how much the step of the other ranks got longer; 0 if there is no other rank
+    execution: int  # the pause is in this execution, or after it
+    us: float  # idle time in gaps over 20 µs, beyond that of a usual step
+    # how much the step of the typical other rank got longer; 0 if there is none
     waits_us: float
-    paused: int  # ranks that pause in this execution, this one with them
+    paused: int  # number of ranks that pause in this execution, this one included
 
     @property
     def is_waited_for(self) -> bool:
@@ -72,14 +72,14 @@ def _pauses_us(window: DeviceWindow) -> Iterator[tuple[int, float]]:
 
 
 def _lengths(window: DeviceWindow) -> Floats:
-    """float64[steps], from the start of each step to that of the next; of the last to its end, in
-    ns.
+    """float64[steps], ns from the start of each step to the start of the next; for the last step,
+    to its end.
     """
     return np.diff(np.append(window.begins, window.finishes[-1]))
 
 
 def _longer_us(window: DeviceWindow) -> Mapping[int, float]:
-    """By execution, how much longer it is than the usual one on this rank."""
+    """How many microseconds each execution is longer than the usual one on this rank."""
     lengths = _lengths(window)
     longer = (lengths - median(lengths)) / 1e3
     return dict(zip(window.numbers.tolist(), longer.tolist(), strict=True))
@@ -88,7 +88,7 @@ def _longer_us(window: DeviceWindow) -> Mapping[int, float]:
 def _waits_us(
     longer: Mapping[int, Mapping[int, float]], device: int, execution: int
 ) -> float:
-    """By how much an execution is longer on the typical other rank."""
+    """How many microseconds an execution is longer than usual on the typical other rank."""
     others = [
         times[execution]
         for other, times in longer.items()

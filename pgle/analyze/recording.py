@@ -1,4 +1,4 @@
-"""Findings on the recording itself: what it shows besides steady steps, and what it cannot tell."""
+"""Findings about the recording itself: what it contains besides steady steps, and what it lacks."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ from pgle.analyze.window import RowGroup
 from pgle.errors import in_percent, in_words, many
 from pgle.trace.table import LeftOutReason
 
-TUNED_SHARE = 0.01  # of the GPU time in the trace; less autotuning is not named
+TUNED_SHARE = 0.01  # share of the GPU time in the trace; less autotuning is skipped
 MUCH_OTHER = (
-    0.05  # of the step; with more work of no instruction, XLA's share of it is unknown
+    0.05  # share of the step; if more work has no instruction, figures are incomplete
 )
 
 
 def other_work(step: MeasuredStep) -> Observation | None:
-    """Kernels and graphs that belong to no instruction, while nothing else runs."""
+    """Find kernels and graphs of no instruction that run while nothing else runs."""
     found = dict(step.parts.of(RowGroup.OTHER))
-    found.pop(OtherKind.COPIES, None)  # what they are is known
+    found.pop(OtherKind.COPIES, None)  # copies have a finding of their own
     us = sum(found.values())
     if not found:
         return None
@@ -43,7 +43,7 @@ def other_work(step: MeasuredStep) -> Observation | None:
 
 
 def untimed_records(step: MeasuredStep) -> Observation | None:
-    """Work of the step whose records have no time stamp, which looks idle."""
+    """Find work of the step that looks idle because its records have no time stamp."""
     found = untold_us(step.trace, step.windows, step.costs.program.index)
     if not found:
         return None
@@ -62,7 +62,7 @@ def untimed_records(step: MeasuredStep) -> Observation | None:
 
 
 def recompilation(step: MeasuredStep) -> Observation | None:
-    """The main program was compiled more than once, or XLA compiles while the steps run."""
+    """Find that the main program was compiled more than once, or that XLA compiles during steps."""
     versions = step.versions if step.has_step else ()
     compiles = list(_compilations(step))
     if not versions and not compiles:
@@ -92,7 +92,7 @@ def recompilation(step: MeasuredStep) -> Observation | None:
 
 
 def _about(version: Version) -> str:
-    """How often a version ran, when first, and what differs."""
+    """Describe a version: how often it ran, when it ran first, and what differs."""
     ran = many(version.executions, "execution")
     usual = f"program {version.usual_id}"
     before = many(version.before, "execution")
@@ -116,7 +116,9 @@ def _remedy(versions: Sequence[Version]) -> str:
 
 
 def _compilations(step: MeasuredStep) -> Iterator[tuple[float, str]]:
-    """When XLA compiles within the steps: microseconds and where, for each process once."""
+    """Microseconds and place (in words) of each compilation within the steps. Each process counts
+    once.
+    """
     seen = set()
     for window in step.windows:
         process = step.trace.devices[window.device].process
@@ -131,7 +133,7 @@ def _compilations(step: MeasuredStep) -> Iterator[tuple[float, str]]:
 
 
 def window_remarks(step: MeasuredStep) -> Observation:
-    """The recording shows another step than a plain run."""
+    """Find what makes the recorded steps differ from those of a plain run."""
     dropped = [
         why for why in step.costs.window.dropped.values() if why.startswith("warm-up")
     ]
@@ -152,7 +154,7 @@ def window_remarks(step: MeasuredStep) -> Observation:
         ] = (
             "start the trace some steps later"
             if share < TUNED_SHARE
-            else ""  # what autotuning needs is late enough
+            else ""  # the remedy for autotuning already starts the trace later
         )
     if step.costs.window.lost:
         count = many(len(step.costs.window.lost), "execution")

@@ -1,4 +1,4 @@
-"""The rules of `analyze`: what a measured step may lose, each with its limit and its source."""
+"""The rules of `analyze`: losses of a measured step, each with its limit and its source."""
 
 from __future__ import annotations
 
@@ -40,32 +40,32 @@ from pgle.xla.vendors import maker_of
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rule:
-    """What to look for in a step, and from which limit on it is a finding."""
+    """A loss to look for in a step, and the limit that makes it a finding."""
 
     id: str  # of the rule and of its finding
     find: Callable[[MeasuredStep], Observation | None]
-    title: str  # what the finding is called
-    todo: str  # what to do about it, if it saves time
-    # what must be reached: a share of the step if `condition` names no other
+    title: str  # title of the finding
+    todo: str  # the action, if it saves time
+    # least value of the figure in `condition`; a share of the step, unless that names another
     limit: float
-    # when it is a finding, in words; `rule` writes the limit for ``{limit}``
+    # the condition of a finding in words; `rule` replaces ``{limit}``
     condition: str
-    source: str  # who says so
-    # what it is in the account; None: another order or other flags mend it, or it saves nothing
+    source: str  # source of the limit
+    # its kind in the account; None if a schedule or flags mend it, or if it saves nothing
     kind: OpportunityKind | None = None
-    part: StepPart = StepPart.IDLE  # that its saving is drawn from
-    is_bound: bool = False  # what it loses is only the most that it could save
-    needs_gpu: bool = False  # so it is, if the GPU is unknown
-    # False: the simulated GPU invents it (a host that pauses, ranks that differ, its costs)
+    part: StepPart = StepPart.IDLE  # the part of the step that the saving shortens
+    is_bound: bool = False  # whether the loss is only an upper bound of the saving
+    needs_gpu: bool = False  # whether it is only a bound if the GPU is unknown
+    # False if the simulated GPU invents it (a host that pauses, ranks that differ, its costs)
     holds_if_simulated: bool = True
 
     @property
     def rule(self) -> str:
-        """When it is a finding, in words."""
+        """The condition of a finding, in words."""
         return self.condition.format(limit=f"{self.limit * 100:g} %")
 
     def finding(self, step: MeasuredStep) -> StepFinding | None:
-        """What the rule finds in a step; None if it does not reach the limit."""
+        """The rule's finding in a step; None if the limit is not reached."""
         if step.trace.simulated and not self.holds_if_simulated:
             return None
         seen = self.find(step)
@@ -90,7 +90,7 @@ class Rule:
 
 
 def find_findings(step: MeasuredStep) -> tuple[StepFinding, ...]:
-    """Every finding that is the program's own, the one that could save most first."""
+    """All findings in a step, the one that could save most first."""
     if step.step_us <= 0:
         return ()
     tried = (rule.finding(step) for rule in RULES.values())
@@ -100,7 +100,7 @@ def find_findings(step: MeasuredStep) -> tuple[StepFinding, ...]:
 
 
 def _worded(finding: StepFinding, hardware: Hardware | None) -> StepFinding:
-    """A finding in the words of the GPU's vendor."""
+    """The finding in the words of the GPU's vendor."""
     if hardware is None:
         return finding
     maker = maker_of(hardware)

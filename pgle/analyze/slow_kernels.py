@@ -1,4 +1,4 @@
-"""Findings on compute: scatters, slow matrix products, and values that are computed again."""
+"""Findings about compute: scatters, slow matrix products, and values that are computed again."""
 
 from __future__ import annotations
 
@@ -19,8 +19,9 @@ from pgle.errors import in_percent, in_words, many
 from pgle.xla.hlo.module import Module
 from pgle.xla.targets import Hardware
 
-SLOW_PRODUCT = 0.5  # of the expected speed; a matrix product that is slower is slow
-SPARE_MEMORY = 0.5  # of the memory limit; a program that needs less can keep what it computes again
+SLOW_PRODUCT = 0.5  # a matrix product is slow below this share of the expected speed
+# share of the memory limit; a program that needs less has room to keep values
+SPARE_MEMORY = 0.5
 
 _LOWER = (
     "compute them in bf16, or in f32 with TF32 (jax_default_matmul_precision=tensorfloat32), "
@@ -33,7 +34,9 @@ _UNASKED = (
 
 
 def scatters(step: MeasuredStep) -> Observation:
-    """Scatters, which write row by row: by the HLO, alone or in a fusion; without, by name."""
+    """Find scatters, which write row by row. They are identified by HLO (alone or in a fusion),
+    without HLO by name.
+    """
     ours = [item for item in step.compute if _is_scatter(item, step.module)]
     us = total_us(ours)
     return Observation(
@@ -56,7 +59,7 @@ def _is_scatter(item: MeasuredInstruction, module: Module | None) -> bool:
 
 
 def slow_matmuls(step: MeasuredStep) -> Observation | None:
-    """Matrix products below half of what XLA measured for their shape."""
+    """Find matrix products below half of the expected speed."""
     if step.module is None or step.hardware is None:
         return None
     slow = sorted(
@@ -75,7 +78,7 @@ def slow_matmuls(step: MeasuredStep) -> Observation | None:
 def _slow_products(
     step: MeasuredStep, module: Module, hardware: Hardware
 ) -> Iterator[tuple[MeasuredInstruction, float, str]]:
-    """Slow matrix products, each with the microseconds that a step loses to it, and a note."""
+    """Slow matrix products, each with the microseconds that it costs a step, and a note."""
     for item in step.compute:
         if item.instruction is None or not _fits_tensor_cores(item):
             continue
@@ -87,12 +90,12 @@ def _slow_products(
 
 
 def _fits_tensor_cores(item: MeasuredInstruction) -> bool:
-    """Whether the HLO lets an instruction multiply on the Tensor Cores."""
+    """Whether an instruction may multiply on the Tensor Cores, by its HLO."""
     return item.work is not None and bool(item.work.tensor_cores)
 
 
 def off_tensor_cores(step: MeasuredStep) -> Observation:
-    """Matrix products that keep off the Tensor Cores, by their kernels' names, else by type and
+    """Find matrix products that run without Tensor Cores, by their kernels' names, else by type and
     precision.
     """
     off = [item for item in step.compute if item.tensor_cores is False]
@@ -111,14 +114,14 @@ def off_tensor_cores(step: MeasuredStep) -> Observation:
 
 
 def _f32_speed(hardware: Hardware | None) -> float:
-    """How fast f32 is, compared with TF32 on the Tensor Cores; 0 for an unknown GPU."""
+    """The speed of f32 divided by the speed of TF32 on Tensor Cores; 0 for an unknown GPU."""
     if hardware is None or not hardware.tflops:
         return 0.0
     return hardware.tflops["f32"] / hardware.tflops["tf32"]
 
 
 def _precision(item: MeasuredInstruction) -> str:
-    """The precision in which it multiplied, and the one that the HLO asks for if that differs."""
+    """The precision in which it multiplied, and the one in the HLO if that differs, in words."""
     if item.ran is None:
         return f"{item.dtype} in full precision"
     notes = []
@@ -130,7 +133,7 @@ def _precision(item: MeasuredInstruction) -> str:
 
 
 def rematerialised_for_nothing(step: MeasuredStep) -> Observation | None:
-    """The program computes values again, though there is memory to keep them."""
+    """Find values that the program computes again although there is memory to keep them."""
     layers = step.layers
     memory = step.memory
     if layers is None or memory is None or memory.used_share is None:

@@ -1,14 +1,14 @@
-"""Collectives whose own transfer takes longer on some ranks than on others: a slow link, not a late
-rank.
+"""Find collectives whose own transfer takes longer on some ranks than on others: a slow link, not a
+late rank.
 
-A late rank starts a collective late. Its peers wait, and all end together, so that from the last
-start on the collective takes all of them equally long. With a slow link it does not: after every
-member has started, it takes some ranks of the group longer than the others. Or it takes one group
-longer than equal groups in the same execution.
+A late rank starts a collective late. Its peers wait, and all end together. So from the last start
+on, the collective takes equally long on all of them. With a slow link, it takes longer on some
+ranks even after all have started. Or one group takes longer than equal groups in the same
+execution.
 
-Starts are compared on one clock. Between processes that is the clock on which their collectives end
-together (`pgle.costs.measure.alignment`). A program with one collective a step has no such clock:
-there each end fits, and a slow link looks like a late rank.
+Starts are compared on one clock. Between processes, it is the clock on which their collectives end
+together (`pgle.costs.measure.alignment`). A program with one collective a step has no such clock.
+There a slow link looks like a late rank.
 """
 
 from __future__ import annotations
@@ -28,37 +28,41 @@ from pgle.xla.collective_kinds import ends_together
 from pgle.xla.hlo.module import Module
 
 SLOW_TRANSFER = 0.7
-"""Of the expected speed; below that a collective is slow (`pgle.analyze.rules`)."""
+"""A collective is slow below this share of its expected speed (`pgle.analyze.rules`)."""
 
-LEAST_NAMED = 0.001  # of the step; a collective that costs a rank less is not named
+LEAST_NAMED = 0.001  # share of the step; a collective that costs a rank less is skipped
 
 
 @dataclass(frozen=True, eq=False)
 class Launches:
-    """Launches of collectives of the main module in steps, k rows."""
+    """The k launches of collectives of the main module in steps."""
 
     window: Ints  # int64[k], index into the windows
-    row: Ints  # int64[k], of the window
+    row: Ints  # int64[k], row in the window
     execution: Ints  # int64[k]
     name: Ints  # int64[k], index into `Naming.filed`
     group: Ints  # int64[k], index of the replica group; 0 if unknown
-    occurrence: Ints  # int64[k], in its execution
+    occurrence: Ints  # int64[k], number of the launch among equal ones of its execution
     length_ns: Floats  # float64[k]
-    # float64[k], on the clock of the first device; NaN if that is unknown
+    # float64[k], on the clock of the first device; NaN if unknown
     start_ns: Floats
 
     @property
     def end_ns(self) -> Floats:
-        """float64[k], on that clock."""
+        """float64[k], on the clock of `start_ns`."""
         return self.start_ns + self.length_ns
 
     def of(self, name: int) -> Ints:
-        """The rows of one collective."""
+        """The rows of one collective.
+
+        Args:
+            name: index into `Naming.filed`.
+        """
         return np.flatnonzero(self.name == name)
 
 
 def joined_launches(parts: Sequence[Launches]) -> Launches:
-    """The rows of all."""
+    """Concatenate launches."""
     columns = {
         column.name: np.concatenate([getattr(part, column.name) for part in parts])
         for column in fields(Launches)
@@ -68,23 +72,24 @@ def joined_launches(parts: Sequence[Launches]) -> Launches:
 
 @dataclass(frozen=True, slots=True)
 class SlowLink:
-    """A collective that takes some ranks longer."""
+    """A collective that takes longer on some ranks."""
 
-    name: str  # that its cost is filed under
-    devices: tuple[int, ...]  # the ranks, as indices into the trace's devices
-    us: float  # exposed, in a mean step of the rank that loses most
-    each_us: float  # one execution on these ranks, after the last rank has started; the median
-    usual_us: float  # the same on the others
+    name: str  # the name of its cost
+    devices: tuple[int, ...]  # the slow ranks, as indices into the trace's devices
+    us: float  # exposed loss in a mean step of the rank that loses most
+    # median time of one execution on these ranks, after the last rank has started
+    each_us: float
+    usual_us: float  # the same on the other ranks
 
 
 @dataclass(frozen=True, eq=False)
 class SlowLinks:
-    """All of them, with what they add to each launch."""
+    """All slow links, and their effect on each of k launches."""
 
     links: tuple[SlowLink, ...]  # the one that costs most first
-    changed: Flags  # bool[k]: launches of these collectives
-    waited_ns: Floats  # float64[k], until the last of its peers has started
-    # float64[k], by how much it is longer than on the others, exposed
+    changed: Flags  # bool[k], whether the launch is of such a collective
+    waited_ns: Floats  # float64[k], time until the last of its peers has started
+    # float64[k], exposed time by which it is longer than on the other ranks
     exposed_ns: Floats
 
 
@@ -94,8 +99,11 @@ def find_slow_links(
     naming: Naming,
     module: Module | None,
 ) -> SlowLinks | None:
-    """Collectives that are slow on some ranks; None if no rank loses `LEAST_GAIN` of its
-    steps: then they count as other differences between ranks."""
+    """Find the collectives that are slow on some ranks.
+
+    None if no rank loses `LEAST_GAIN` of its steps. Then the loss counts as another difference
+    between ranks.
+    """
     count = len(launches.row)
     since = np.full(count, np.nan)
     usual = np.full(count, np.nan)
@@ -109,7 +117,7 @@ def find_slow_links(
         peers, alike = _peers(one, opcode, naming.groups[name], pairs, ids)
         last = one.last_start(peers)
         known = np.isfinite(last[np.isfinite(one.start)])
-        if np.count_nonzero(known) * 2 < len(known):  # it is not of one clock
+        if np.count_nonzero(known) * 2 < len(known):  # its starts are not on one clock
             continue
         since[one.rows] = one.by_launch(last)
         usual[one.rows] = one.by_launch(_usual(one.end - last, alike))
@@ -150,7 +158,7 @@ def find_slow_links(
 def _pairs(
     naming: Naming, name: int, module: Module | None
 ) -> tuple[tuple[int, int], ...]:
-    """Source and target of what a collective-permute moves; empty if unknown."""
+    """The (source, target) pairs of a collective-permute; empty if unknown."""
     if module is None:
         return ()
     made = module.instructions.get(naming.owners[name])
@@ -162,7 +170,7 @@ def _pairs(
 def _exposed(
     launches: Launches, windows: Sequence[DeviceWindow], excess: Floats
 ) -> Floats:
-    """float64[k]: the part of each excess, which ends with its launch, while nothing computes."""
+    """float64[k], the exposed part of each excess. An excess is the last part of its launch."""
     exposed = np.zeros(len(excess))
     for number, window in enumerate(windows):
         here = np.flatnonzero((launches.window == number) & (excess > 0))
@@ -192,14 +200,14 @@ class _OneCollective:
         self.group[launches.window[self.rows]] = launches.group[self.rows]
 
     def by_launch(self, table: Floats) -> Floats:
-        """float64[rows]: the values of a table."""
+        """float64[rows], the value of a table for each launch."""
         values: Floats = table[self._cells]
         return values
 
     def last_start(self, peers: Sequence[Ints]) -> Floats:
-        """When the last peer of each launch has started; NaN where one ended before that.
+        """When the last peer of each launch has started; NaN if a peer ended before that.
 
-        None can: so the times of that launch are wrong.
+        Since no peer can end so early, the times of that launch must be wrong.
         """
         last = self.start.copy()
         for columns in peers:
@@ -211,7 +219,7 @@ class _OneCollective:
 
 
 def _usual(own: Floats, alike: Sequence[Ints]) -> Floats:
-    """How long launches take on the ranks that are alike; NaN for ranks that none is like."""
+    """How long launches usually take, on alike ranks; NaN for ranks without alike ones."""
     usual = np.full(own.shape, np.nan)
     for columns in alike:
         usual[:, columns] = _low_median(own[:, columns])[:, None]
@@ -225,14 +233,16 @@ def _peers(
     pairs: Sequence[tuple[int, int]],
     ids: Sequence[int],
 ) -> tuple[list[Ints], list[Ints]]:
-    """The windows that wait for each other in a collective, and those whose launches are alike.
+    """Find which windows wait for each other in a collective, and which have alike launches.
 
-    Groups of one size are alike if all of their ranks were traced: else they may wait for others.
+    Groups of one size are alike if all their ranks were traced. Otherwise they may wait for
+    untraced ranks.
 
     Args:
-        opcode: the collective's; without HLO its name.
-        groups, pairs: of JAX's global ids; empty if unknown.
-        ids: of the windows; empty if unknown.
+        opcode: of the collective; without HLO its name.
+        groups: replica groups of JAX's global ids; empty if unknown.
+        pairs: (source, target) pairs of such ids; empty if unknown.
+        ids: JAX's global id of each window; empty if unknown.
     """
     if pairs and ids:
         return _neighbours(pairs, ids)
@@ -256,7 +266,7 @@ def _peers(
 def _neighbours(
     pairs: Sequence[tuple[int, int]], ids: Sequence[int]
 ) -> tuple[list[Ints], list[Ints]]:
-    """The same of a collective-permute: ranks wait for the ones that they send to or take from."""
+    """`_peers` for a collective-permute. Ranks wait for those that they send to or receive from."""
     column = {number: at for at, number in enumerate(ids)}
     peers = []
     is_whole = np.ones(len(ids), np.bool_)
@@ -271,7 +281,7 @@ def _neighbours(
 
 
 def _low_median(values: Floats) -> Floats:
-    """The median of the numbers of each row; of an even count, the lower of both in the middle."""
+    """The median of each row without NaN. If the count is even, the lower of the middle two."""
     ordered = np.sort(values, axis=1)  # NaN come last
     known = np.isfinite(values).sum(axis=1)
     low = np.maximum((known - 1) // 2, 0)

@@ -1,4 +1,4 @@
-"""Findings on ranks that differ: one that is late, a slow link, a GPU that computes slowly."""
+"""Findings about ranks that differ: a late rank, a slow link, a GPU that computes slowly."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from pgle.next import DOCTOR
 from pgle.schedule.simulate import Stream
 from pgle.trace.columns import Floats
 
-FEWEST_RANKS = 2  # of one, nothing says what is usual
-MOST_RANKS = 4  # of a slow link, by name; more are counted
-LEAST_LATE = 0.1  # of the wait for other ranks; what explains less is not shown
+FEWEST_RANKS = 2  # a single rank does not show which time is usual
+MOST_RANKS = 4  # at most so many ranks of a slow link are named; more are only counted
+LEAST_LATE = 0.1  # share of the wait for other ranks; smaller causes are skipped
 MOST_NAMED = 3  # late ranks in one line; more are "the last one, which differs"
 
 
@@ -28,9 +28,9 @@ class SlowGpu:
     """A rank on which all compute takes longer by one factor."""
 
     device: int  # index into the trace's devices
-    share: float  # by which its instructions take longer than on the typical other rank
-    us: float  # what that adds to a step of it
-    instructions: int  # how many
+    share: float  # how much longer its instructions take than on the typical other rank
+    us: float  # how much that adds to its step
+    instructions: int  # number of instructions that ran
 
 
 def find_slow_gpus(step: MeasuredStep) -> tuple[SlowGpu, ...]:
@@ -52,7 +52,7 @@ def find_slow_gpus(step: MeasuredStep) -> tuple[SlowGpu, ...]:
 
 
 def _compute_us(step: MeasuredStep) -> Floats:
-    """float64[windows, instructions]: compute of the main module in a step."""
+    """float64[windows, instructions], microseconds of the main module's compute in a step."""
     trace, main = step.trace, step.costs.program.index
     times = np.zeros((len(step.windows), len(trace.instructions)))
     for number, window in enumerate(step.windows):
@@ -74,7 +74,7 @@ _CHECK_LINKS = (
 
 
 def slow_link(step: MeasuredStep) -> Observation | None:
-    """Collectives that take longer on some ranks after all have started."""
+    """Find collectives that take longer on some ranks after all ranks have started."""
     links = step.slow_links
     if not links:
         return None
@@ -99,7 +99,7 @@ def slow_link(step: MeasuredStep) -> Observation | None:
 
 
 def _ranks(step: MeasuredStep, devices: Sequence[int]) -> str:
-    """Devices by name, or how many they are."""
+    """The names of some devices, or their number if they are many."""
     if len(devices) > MOST_RANKS:
         return many(len(devices), "rank")
     return " and ".join(step.rank_name(device) for device in devices)
@@ -113,9 +113,9 @@ _EVEN_OUT = (
 
 
 def rank_skew(step: MeasuredStep) -> Observation | None:
-    """A rank that arrives later at collectives than the others, which wait for it.
+    """Find ranks that arrive late at collectives, so that the others wait.
 
-    Even ranks save no more than the time in which the mean rank does not compute.
+    Even ranks would save at most the time in which the mean rank does not compute.
     """
     late = step.late
     if not late.devices:
@@ -141,14 +141,16 @@ def rank_skew(step: MeasuredStep) -> Observation | None:
 
 
 def _waited_us(step: MeasuredStep) -> float:
-    """How long the others wait in a step: for one rank if that is nearly all, else for any."""
+    """Microseconds in a step that the others wait. If nearly all of it is for one rank, only the
+    wait for that rank counts.
+    """
     of_one_us = step.late.devices[0][1]
     is_for_one = of_one_us >= (1 - LEAST_LATE) * step.late.us
     return of_one_us if is_for_one else step.late.us
 
 
 def _late_rows(step: MeasuredStep, enough_us: float) -> tuple[EvidenceRow, ...]:
-    """A row for each of the first ranks that the others wait for."""
+    """An evidence row for each of the first ranks that the others wait for."""
     rows = [
         EvidenceRow(
             step.rank_name(device),
@@ -162,7 +164,7 @@ def _late_rows(step: MeasuredStep, enough_us: float) -> tuple[EvidenceRow, ...]:
 
 
 def _why_slow(gpus: Sequence[SlowGpu], step: MeasuredStep) -> str:
-    """That all compute of a rank is slower, in words; empty if that is not so."""
+    """Words that all compute of a rank is slower; empty if no rank is."""
     if not gpus:
         return ""
     slowest = gpus[0]
@@ -171,7 +173,7 @@ def _why_slow(gpus: Sequence[SlowGpu], step: MeasuredStep) -> str:
 
 
 def _longer_rows(step: MeasuredStep, enough_us: float) -> tuple[EvidenceRow, ...]:
-    """The instructions that take longer on the slowest rank."""
+    """Evidence rows for instructions that take longer on the slowest rank."""
     skew = [(item, (item.cost.skew_us or 0.0) * item.count) for item in step.compute]
     skew.sort(key=lambda row: -row[1])
     return evidence_of(
@@ -194,8 +196,8 @@ def _late_ranks(step: MeasuredStep, enough_us: float) -> str:
 
 
 def _idle_rows(step: MeasuredStep, enough_us: float) -> Iterator[EvidenceRow]:
-    """The device with most gaps over 20 µs inside steps, if it has enough more of them than the
-    typical other one.
+    """An evidence row for the device with most gaps over 20 µs inside steps, if it has clearly more
+    than the typical other one.
     """
     if len(step.windows) < FEWEST_RANKS:
         return
@@ -208,7 +210,7 @@ def _idle_rows(step: MeasuredStep, enough_us: float) -> Iterator[EvidenceRow]:
 
 
 def _idle_us(window: DeviceWindow) -> float:
-    """Gaps over 20 µs inside a step of one device, in microseconds."""
+    """Microseconds of gaps over 20 µs inside a step of one device."""
     inside = window.waits.times.lengths[window.waits.inside]
     return float(inside.sum()) / window.steps / 1e3
 
@@ -216,7 +218,7 @@ def _idle_us(window: DeviceWindow) -> float:
 def slow_gpu_rows(
     gpus: Sequence[SlowGpu], step: MeasuredStep
 ) -> tuple[EvidenceRow, ...]:
-    """A row for each GPU whose compute is slow as a whole."""
+    """An evidence row for each GPU whose whole compute is slow."""
     return tuple(
         EvidenceRow(
             f"all compute on {step.rank_name(gpu.device)}",

@@ -12,16 +12,18 @@ NAMED: Mapping[str, str] = {
     "scatter": "scatters",
     "softmax": "softmax kernels (attention that is not fused, or the loss)",
 }
-"""What to edit, by a word in the names that XLA gives to instructions."""
+"""Work that an edit may shorten, by a word in XLA's names of instructions."""
 
 
 def find_unread(
     compute: Sequence[MeasuredInstruction], step_us: float
 ) -> UnreadWork | None:
-    """The costliest large work that names point to; else all compute. None: there is none.
+    """The costliest work that names identify, if it is large; else all compute. None without
+    compute.
 
     Args:
         compute: the compute instructions of a step, the costliest first.
+        step_us: length of the step in microseconds.
     """
     groups = [_named(word, what, compute) for word, what in NAMED.items()]
     most = max(groups, key=lambda item: item.us)
@@ -32,7 +34,7 @@ def find_unread(
 
 
 def _named(word: str, what: str, compute: Sequence[MeasuredInstruction]) -> UnreadWork:
-    """The work of the instructions that have a word in their names."""
+    """The work of the instructions with a word in their names."""
     ours = [item for item in compute if word in item.name]
     where = tuple(Place(item.name, item.us) for item in ours[:ROWS])
     return UnreadWork(what, total_us(ours), is_named=True, where=where)

@@ -1,4 +1,6 @@
-"""Findings on steps that differ from each other: slow ones, pauses of a host, changes over time."""
+"""Findings about steps that differ from each other: slow steps, pauses of a host, changes over
+time.
+"""
 
 from __future__ import annotations
 
@@ -30,7 +32,7 @@ _TO_FIND = {
         "find what only these steps do: gradient accumulation, logging, input of two sizes"
     ),
 }
-"""What to look for, by how the steps change."""
+"""The advice for each kind of change over time."""
 
 
 _START_LATER = "start the trace later, when steps have settled"
@@ -38,7 +40,7 @@ _SETTLES = "steps get shorter by themselves"
 
 
 def slow_steps(step: MeasuredStep) -> Observation | None:
-    """A few steps are much longer than the others, on all ranks or on one."""
+    """Find steps that are much longer than the others, on all ranks or on one."""
     steps = step.parts.steps
     slow = [item for item in steps if item.is_slow]
     pauses = find_pauses(step.windows)[:ROWS]
@@ -63,9 +65,7 @@ def slow_steps(step: MeasuredStep) -> Observation | None:
 
 
 def _paused(step: MeasuredStep, pauses: Sequence[HostPause]) -> Observation | None:
-    """Ranks whose host pauses in single steps, though the mean step of all ranks shows none that is
-    slow.
-    """
+    """Find hosts that pause in single steps, although no step is slow in the mean over ranks."""
     if not pauses:
         return None
     first = pauses[0]
@@ -80,7 +80,9 @@ def _paused(step: MeasuredStep, pauses: Sequence[HostPause]) -> Observation | No
 
 
 def _pauses_us(step: MeasuredStep, pauses: Sequence[HostPause]) -> float:
-    """Pauses in a mean step of the rank that pauses longest: the job is not done before it."""
+    """Microseconds of pauses in a mean step of the rank that pauses longest, since the job ends
+    with that rank.
+    """
     of_rank: dict[int, float] = defaultdict(float)
     for pause in pauses:
         of_rank[pause.device] += pause.us / len(step.parts.steps)
@@ -99,7 +101,7 @@ def _who_waits(step: MeasuredStep, pause: HostPause) -> str:
 def _rows_of_pauses(
     step: MeasuredStep, pauses: Sequence[HostPause]
 ) -> tuple[EvidenceRow, ...]:
-    """A row for each pause: the host, the execution, and who waits."""
+    """An evidence row for each pause: the host, the execution, and who waits."""
     rows = []
     for pause in pauses:
         host = f"host of {step.rank_name(pause.device)}"
@@ -114,12 +116,13 @@ def _rows_of_pauses(
 def _rows_of_groups(
     more: Iterable[tuple[RowGroup, str, float]], share: float, where: str
 ) -> tuple[EvidenceRow, ...]:
-    """What some steps have more of, by group, with the row of each group that has most.
+    """Evidence rows for the groups that take longer in some steps. Each names the row that grew
+    most.
 
     Args:
-        more: group, name and microseconds more, the largest first.
-        share: of the steps that have it.
-        where: in words.
+        more: group, name and additional microseconds, the largest first.
+        share: of all steps, the share of such steps.
+        where: the steps, in words.
     """
     groups: dict[RowGroup, list[tuple[str, float]]] = defaultdict(list)
     for group, name, more_us in more:
@@ -135,7 +138,7 @@ def _rows_of_groups(
 
 
 def _most(group: RowGroup, name: str, most_us: float) -> str:
-    """The row of a group that grows most, in words."""
+    """The row of a group that grew most, in words."""
     if group in (RowGroup.LAUNCH, RowGroup.BETWEEN):
         return f"most: {name}"
     if group == RowGroup.HOST:
@@ -144,7 +147,7 @@ def _most(group: RowGroup, name: str, most_us: float) -> str:
 
 
 def changing_steps(step: MeasuredStep) -> Observation | None:
-    """Steps that get longer, change level, or take turns."""
+    """Find steps that get longer over time, change level, or alternate."""
     patterns = step.parts.patterns
     if not patterns:
         return None

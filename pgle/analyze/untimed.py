@@ -1,6 +1,6 @@
-"""Records without a time stamp: how much of a step nobody can tell, because its record has no time.
+"""Records without a time stamp: how much of a step is unknown because of them.
 
-Such a record is left out, so its work looks idle. What it would have taken is what the same
+Such a record is left out, so its work looks idle. pgle assumes that it took as long as the same
 instruction takes elsewhere.
 """
 
@@ -19,7 +19,9 @@ from pgle.trace.table import Trace
 def untold_us(
     trace: Trace, windows: Sequence[DeviceWindow], main: int
 ) -> dict[str, float]:
-    """Time of a mean step whose records have no stamps, by instruction; the longest first."""
+    """Microseconds of a mean step whose records have no time stamps, by instruction, the longest
+    first. Empty if executions differ in their instructions.
+    """
     known = untimed(trace)
     if not known:
         return {}
@@ -37,7 +39,7 @@ def untold_us(
 
 
 def _counts(trace: Trace, windows: Sequence[DeviceWindow], main: int) -> Floats:
-    """float64[steps of all devices, instructions]: launches."""
+    """float64[steps of all devices, instructions], number of launches."""
     found = []
     for window in windows:
         ours = window.rows[trace.module[window.rows] == main]

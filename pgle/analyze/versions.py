@@ -1,4 +1,4 @@
-"""Other versions of the main program that a recording holds: it was compiled more than once.
+"""Other versions of the main program in a recording, if it was compiled more than once.
 
 JAX gives each compilation a program id. Two ids under one module name on one device are two
 compilations. The arguments had other shapes or types, the static arguments differed, or the same
@@ -16,7 +16,7 @@ from pgle.trace.columns import Ints, distinct
 from pgle.trace.table import ModuleKey, Trace
 from pgle.xla.hlo.module import Module
 
-MOST_CHANGES = 3  # arguments that are named
+MOST_CHANGES = 3  # at most so many arguments are named
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,9 +24,9 @@ class Version:
     """Another version of the main program."""
 
     program_id: int
-    usual_id: int  # of the version that ran most often on that device
+    usual_id: int  # program id of the version that ran most often on that device
     executions: int  # on one device
-    before: int  # executions of the usual version that had begun before its first one
+    before: int  # how many executions of the usual version began before its first one
     # arguments that differ, in words; empty if unknown or if none does
     changed: tuple[str, ...] = ()
     is_same: bool = False  # its HLO has the fingerprint of the usual version's
@@ -35,12 +35,12 @@ class Version:
 def find_versions(
     trace: Trace, name: str, hlo_of: Callable[[ModuleKey], Module | None]
 ) -> tuple[Version, ...]:
-    """The versions of a program but the usual one, by program id.
+    """The versions of a program except the usual one, ordered by program id.
 
     Args:
-        trace: before programs are united.
-        name: of the module.
-        hlo_of: the HLO of an executable; None if unknown.
+        trace: before the versions of a program are united.
+        name: name of the module.
+        hlo_of: gives the HLO of an executable; None if unknown.
     """
     codes = [
         at
@@ -66,7 +66,7 @@ def find_versions(
 
 
 def _on_device(trace: Trace, rows: Ints) -> list[Version]:
-    """The versions that one device ran, but the usual one."""
+    """The versions that one device ran, except the usual one."""
     module = trace.module[rows]
     codes = distinct(module).tolist()
     began = {code: _begins(trace, rows[module == code]) for code in codes}
@@ -87,7 +87,7 @@ def _on_device(trace: Trace, rows: Ints) -> list[Version]:
 
 
 def _begins(trace: Trace, rows: Ints) -> Ints:
-    """int64[executions], when each began, in the order of time."""
+    """int64[executions], start of each in ns, in order of time."""
     execution = trace.execution[rows]
     _, first = np.unique(execution, return_index=True)
     begins: Ints = np.sort(trace.start_ns[rows][first])
@@ -95,7 +95,7 @@ def _begins(trace: Trace, rows: Ints) -> Ints:
 
 
 def _compared(version: Version, usual: Module | None, other: Module | None) -> Version:
-    """The version with what differs from the usual one."""
+    """The version, with its differences from the usual one."""
     if usual is None or other is None:
         return version
     is_same = bool(usual.fingerprint) and usual.fingerprint == other.fingerprint

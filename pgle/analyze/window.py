@@ -1,18 +1,20 @@
-"""A measured window taken apart: every moment of a step given to one row, and the parts of time
-that add up to it.
+"""Take a measured window apart. Each moment of a step belongs to one row, so rows add up to the
+step.
 
 A moment counts as compute if anything computes, else as communication, else as a copy, else as work
-of no instruction, else as idle: the parts of `StepBreakdown`. Where two kernels of a part overlap,
-the one that began first has the moment. So the rows of a step add up to the step, and rows of two
-steps to the difference between them.
+of no instruction, else as idle. These are the parts of `StepBreakdown`. If two kernels of a part
+overlap, the moment belongs to the one that began first. So the rows of a step add up to the step,
+and differences of rows add up to the difference of two steps.
 
-Three lengths, each with one name everywhere. A *span*: one execution on one device, from the start
-of its first activity to the end of its last; what a schedule decides, and what XProf calls a step
-of a GPU. A *step*: from the start of one span to the start of the next, as a program's own clock
-measures it. The *window*: from the start of the first steady span to the end of the last, N spans
-and the N - 1 pauses between them.
+Three lengths have one name everywhere:
+- A *span* is one execution on one device, from the start of its first activity to the end of its
+  last. A schedule decides it. XProf calls it a step of a GPU.
+- A *step* is from the start of one span to the start of the next, as a program's own clock measures
+  it.
+- The *window* is from the start of the first steady span to the end of the last: N spans and the
+  N - 1 pauses between them.
 
-Times are whole nanoseconds since the start of a device's window, as float64: sums are exact up to
+Times are whole nanoseconds since the start of a device's window, as float64. Sums are exact up to
 2^53 ns, 104 days.
 """
 
@@ -44,7 +46,7 @@ from pgle.trace.steady import ModuleExecutions
 from pgle.trace.table import NO_OTHER_WORK, OtherWork, Trace
 
 SLOW = 0.05
-"""A step is slow when it takes longer than the median step by this share, and by more than noise
+"""A step is slow if it exceeds the median step by this share, and by more than noise
 (`noise_of`).
 """
 
@@ -53,14 +55,14 @@ Codes = npt.NDArray[np.int64]
 
 
 class RowGroup(StrEnum):
-    """What takes the time of a row: a kind of work, a wait or a gap."""
+    """The kind of work, wait or gap that takes the time of a row."""
 
     COMPUTE = "compute"  # an instruction of the main module
-    TRANSFER = "communication"  # a collective, exposed, without the wait
-    WAIT = "waits for other ranks"  # a collective, exposed, while it waits for the last rank
+    TRANSFER = "communication"  # exposed time of a collective, without the wait
+    WAIT = "waits for other ranks"  # exposed time of a collective before the last rank
     COPY = "copies"  # an exposed transfer of the main module
     MODULE = "other modules"  # another module, whatever it does
-    OTHER = "other GPU work"  # of no instruction, while nothing else runs
+    OTHER = "other GPU work"  # work of no instruction, while nothing else runs
     LAUNCH = "launch gaps"  # idle inside steps, in gaps of up to `LAUNCH_GAP_NS`
     # idle inside steps, in longer gaps; named after the instruction that follows the gap
     HOST = "host gaps"
@@ -72,9 +74,9 @@ class StepTime:
     """One step, mean over the devices."""
 
     execution: int  # its number in the trace
-    span_us: float  # from its first activity to the end of its last
-    pause_us: float | None  # from there to the next step; None of the last
-    is_slow: bool  # much longer than most
+    span_us: float  # from the start of its first activity to the end of its last
+    pause_us: float | None  # from there to the next step; None for the last step
+    is_slow: bool  # much longer than most steps
 
     @property
     def step_us(self) -> float:
@@ -84,20 +86,20 @@ class StepTime:
 
 @dataclass(frozen=True, eq=False)
 class StepParts:
-    """The rows of every step: k rows, n steps, mean over the devices that ran the step."""
+    """The k rows of all n steps, mean over the devices that ran the step."""
 
-    rows: tuple[tuple[RowGroup, str], ...]  # k, the group and the name in it
-    inside_us: Floats  # float64[k, n], during the step
-    pause_us: Floats  # float64[k, n], between it and the next
-    steps: tuple[StepTime, ...]  # n, by execution
-    # GPU activities of the main module in a step, by the name of their row
+    rows: tuple[tuple[RowGroup, str], ...]  # k, group and name of each row
+    inside_us: Floats  # float64[k, n], time during the step's span
+    pause_us: Floats  # float64[k, n], time between the span and the next one
+    steps: tuple[StepTime, ...]  # n, ordered by execution
+    # number of the main module's GPU activities in a step, by the name of their row
     kernels: Mapping[str, float]
 
     def mean_us(self, *, slow: bool | None = None) -> Floats:
-        """float64[k]: a row in a mean step.
+        """float64[k], microseconds of each row in a mean step.
 
         Args:
-            slow: of the slow steps alone, or without them; None: of all steps.
+            slow: True for slow steps only, False for the others, None for all steps.
         """
         use = np.array(
             [slow is None or step.is_slow == slow for step in self.steps], np.bool_
@@ -111,12 +113,14 @@ class StepParts:
 
     @cached_property
     def typical_us(self) -> Floats:
-        """float64[k]: in a mean step without the slow ones."""
+        """float64[k], microseconds of each row in the mean of all steps that are not slow."""
         return self.mean_us(slow=False)
 
     @cached_property
     def times_us(self) -> Floats:
-        """float64[n]: every step with the pause after it; of the last the usual one."""
+        """float64[n], microseconds of each step with the pause after it. The last step gets the
+        usual pause.
+        """
         return _with_pauses(self.steps)
 
     @cached_property
@@ -125,8 +129,8 @@ class StepParts:
         return find_patterns(self.times_us)
 
     def along(self, pattern: StepPattern) -> list[tuple[RowGroup, str, float]]:
-        """What a pattern adds to each row of a mean step, compared with the shortest steps; the
-        largest first.
+        """How much a pattern adds to each row of a mean step, compared with the shortest steps:
+        group, name, microseconds. The largest is first.
         """
         shape = np.expm1(pattern.fitted)
         added = float((shape - shape.min()).mean())
@@ -142,17 +146,19 @@ class StepParts:
 
     @property
     def slow_us(self) -> float:
-        """By how much slow steps lengthen the mean step."""
+        """How much slow steps lengthen the mean step, in microseconds."""
         return float(self.mean_us().sum() - self.typical_us.sum())
 
     def of(self, group: RowGroup) -> dict[str, float]:
-        """The rows of a group in a typical step, by name, the longest first."""
+        """Microseconds of a group's rows in a typical step, by name, the longest first."""
         rows = zip(self.rows, self.typical_us.tolist(), strict=True)
         found = ((name, us) for (of, name), us in rows if of == group)
         return dict(sorted(found, key=lambda row: -row[1]))
 
     def excess(self) -> list[tuple[RowGroup, str, float]]:
-        """What slow steps have more of than the others, per slow step, the largest first."""
+        """How much longer rows are in a slow step than in a typical one: group, name, microseconds.
+        The largest is first.
+        """
         more = self.mean_us(slow=True) - self.typical_us
         order = np.argsort(-more, kind="stable").tolist()
         return [(*self.rows[at], float(more[at])) for at in order if more[at] > 0]
@@ -169,9 +175,11 @@ def step_parts(
 
     Args:
         main: index of the main module.
-        done: of each window, float64[rows], when a row would have ended without a wait for other
+        trace: all activities.
+        windows: one for each device.
+        done: for each window, float64[rows], when a row would have ended without a wait for other
             ranks.
-        names: of each instruction of the trace, the name that its rows are called by.
+        names: the row name of each instruction in the trace.
     """
     executions = distinct(np.concatenate([window.numbers for window in windows]))
     groups = list(RowGroup)
@@ -225,7 +233,7 @@ def _kernels(
 
 
 def _sums(key: Codes, values: Floats) -> tuple[list[int], list[float]]:
-    """The sum of the values of each distinct key."""
+    """The distinct keys, and the sum of the values of each."""
     order = np.argsort(key, kind="stable")
     ordered = key[order]
     first = np.flatnonzero(np.diff(ordered, prepend=-1))
@@ -237,7 +245,7 @@ def _sums(key: Codes, values: Floats) -> tuple[list[int], list[float]]:
 def _pieces(
     trace: Trace, window: DeviceWindow, main: int, done: Floats, names: int
 ) -> list[tuple[RowGroup, Codes, Floats, Floats]]:
-    """Group, name, begin and ns of every row's own time on one device, and of its gaps."""
+    """The own time of every activity and gap on one device: group, code of the name, begin, ns."""
     start, end = window.start, window.end
     of_main = trace.module[window.rows] == main
     name = np.where(
@@ -302,8 +310,10 @@ def _pieces(
 def _other_pieces(
     window: DeviceWindow, first: int
 ) -> Iterator[tuple[RowGroup, Codes, Floats, Floats]]:
-    """Work of no instruction while nothing else runs, as `_pieces`; codes of its kinds begin at
-    `first`.
+    """Work of no instruction while nothing else runs, in the form of `_pieces`.
+
+    Args:
+        first: code of the first `OtherKind`.
     """
     work, cover = window.other, window.named
     kinds = list(OtherKind)
@@ -318,7 +328,7 @@ def _other_pieces(
 
 
 def _reach(end: Floats) -> Floats:
-    """How far the rows before each one reach; the rows are ordered by start."""
+    """The latest end of all rows before each one. Rows are ordered by start."""
     reach = np.zeros(len(end))
     np.maximum.accumulate(end[:-1], out=reach[1:])
     return reach
@@ -353,14 +363,14 @@ def _step_times(
 
 
 def _with_pauses(steps: Sequence[StepTime]) -> Floats:
-    """float64[n], steps in µs; after the last one, the usual pause."""
+    """float64[n], microseconds of each step with its pause. The last step gets the usual pause."""
     pauses = [step.pause_us for step in steps if step.pause_us is not None]
     usual_us = median(np.array(pauses)) if pauses else 0.0
     return np.array(times_with_pauses(steps, usual_us), np.float64)
 
 
 def times_with_pauses(steps: Iterable[StepTime], usual_us: float) -> list[float]:
-    """Each step with the pause after it, in microseconds; `usual_us` if a pause is unknown."""
+    """Microseconds of each step with the pause after it; `usual_us` replaces an unknown pause."""
     times = []
     for step in steps:
         pause_us = usual_us if step.pause_us is None else step.pause_us
@@ -369,7 +379,7 @@ def times_with_pauses(steps: Iterable[StepTime], usual_us: float) -> list[float]
 
 
 def _slow(times: Floats) -> npt.NDArray[np.bool_]:
-    """The steps that are much longer than most, and than a change over time explains."""
+    """The steps that are much longer than most, beyond any change over time."""
     if len(times) <= 2:
         return np.zeros(len(times), np.bool_)
     for pattern in find_patterns(times):
@@ -379,51 +389,47 @@ def _slow(times: Floats) -> npt.NDArray[np.bool_]:
 
 
 LAUNCH_GAP_NS = 20_000
-"""Longer gaps are not those between two launches that wait in a queue: the field's limit, see
+"""The longest gap between two launches that wait in a queue. It is the field's limit, see
 `pgle.analyze.rules`.
 """
 
-LONG_GAP_NS = 1_000_000  # from here on the device waits for the host, its input, or another program
+LONG_GAP_NS = 1_000_000  # in a longer gap the device waits for host, input or others
 
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Gaps:
-    """Times in which a device runs nothing, k rows ordered by start."""
+    """Times in which a device runs nothing: k gaps, ordered by start."""
 
     times: Intervals  # k, ns
-    inside: npt.NDArray[
-        np.bool_
-    ]  # bool[k], in a step; a step begins and ends with an activity, so no gap is both
-    after: npt.NDArray[np.int32]  # int32[k], the row of the trace that ends the gap
+    # bool[k], inside a span; spans begin and end with activities, so no gap crosses an edge
+    inside: npt.NDArray[np.bool_]
+    after: npt.NDArray[np.int32]  # int32[k], the trace's row that ends the gap
 
 
 @dataclass(frozen=True)
 class DeviceWindow:
-    """What one device ran, of all programs, from the start of the first steady step to the end of
-    the last.
-    """
+    """All that one device ran, from the start of its first steady span to the end of its last."""
 
     device: int  # index into the trace's devices
-    steps: int  # steady executions of the main module
+    steps: int  # number of steady executions of the main module
     rows: npt.NDArray[np.int32]  # int32[m], rows of the trace, ordered by start
     stream: npt.NDArray[np.uint8]  # uint8[m], values of `Stream`
-    numbers: npt.NDArray[
-        np.int64
-    ]  # int64[steps], their executions, in the order of their starts
-    # begins, finishes: float64[steps], when each begins and ends
+    # int64[steps], numbers of the executions, ordered by start
+    numbers: npt.NDArray[np.int64]
+    # begins, finishes: float64[steps], start and end of each span, ns from the window's start
     begins: npt.NDArray[np.float64]
     finishes: npt.NDArray[np.float64]
-    begin_ns: int  # when it starts, as the trace counts
-    length: float  # of the window
+    begin_ns: int  # start of the window on the trace's clock
+    length: float  # of the window, ns
     trace: Trace
-    compiling: Intervals = EMPTY  # when XLA compiles in its process
-    # what it ran that belongs to no instruction, clipped to the window, in ns from its start
+    compiling: Intervals = EMPTY  # when XLA compiles in the device's process
+    # work that belongs to no instruction, clipped to the window, in ns from its start
     other: OtherWork = NO_OTHER_WORK
 
     @property
     def start(self) -> npt.NDArray[np.float64]:
-        """float64[m], of the rows, clipped to the window; reckoned anew each time, for memory, as
-        is `end`.
+        """float64[m], start of each row in ns, clipped to the window. To save memory, it is
+        computed at each call, like `end`.
         """
         return np.asarray(
             np.maximum(self.trace.start_ns[self.rows] - self.begin_ns, 0), np.float64
@@ -431,33 +437,33 @@ class DeviceWindow:
 
     @property
     def end(self) -> npt.NDArray[np.float64]:
-        """float64[m], of the rows, clipped to the window."""
+        """float64[m], end of each row in ns, clipped to the window."""
         end = self.trace.start_ns[self.rows] + self.trace.duration_ns[self.rows]
         return np.asarray(np.minimum(end - self.begin_ns, int(self.length)), np.float64)
 
     @cached_property
     def spans(self) -> Intervals:
-        """From begin to end of each step, in ns from the start of the window."""
+        """The span of each step, in ns from the start of the window."""
         return union(self.begins, self.finishes)
 
     def busy(self, stream: Stream) -> Intervals:
-        """When activities of a kind run."""
+        """When activities of one kind of stream run."""
         here = self.stream == stream
         return union(self.start[here], self.end[here])
 
     @property
     def named(self) -> Intervals:
-        """When activities of instructions run; reckoned anew each time, for memory."""
+        """When activities of instructions run. To save memory, it is computed at each call."""
         return union(self.start, self.end)
 
     @cached_property
     def unnamed(self) -> Intervals:
-        """When work of no instruction runs, whatever else does."""
+        """When work of no instruction runs, even if something else runs, too."""
         return union(self.other.start_ns, self.other.start_ns + self.other.duration_ns)
 
     @property
     def gaps(self) -> Gaps:
-        """Every interval in which nothing at all runs; reckoned anew each time, for memory."""
+        """All intervals in which nothing runs. To save memory, they are computed at each call."""
         busy = join(self.named, self.unnamed) if len(self.unnamed) else self.named
         idle = complement(busy, 0.0, self.length)
         span = np.searchsorted(self.spans.start, idle.start, side="right") - 1
@@ -467,9 +473,7 @@ class DeviceWindow:
 
     @cached_property
     def waits(self) -> Gaps:
-        """The gaps that are not those between two launches: the longer ones, and those outside of
-        steps.
-        """
+        """The gaps that are longer than a launch gap, and all gaps outside of spans."""
         gaps = self.gaps
         here = ~gaps.inside | (gaps.times.lengths > LAUNCH_GAP_NS)
         return Gaps(
@@ -480,7 +484,7 @@ class DeviceWindow:
 
     @cached_property
     def _lengths_ns(self) -> dict[str, tuple[float, float]]:
-        """Of each part: of the whole window, and of the time between its spans."""
+        """By part: its time in the whole window, and its time between spans, in ns."""
         compute, communication, copies = map(
             self.busy, (Stream.COMPUTE, Stream.COMMUNICATION, Stream.COPY)
         )
@@ -500,11 +504,11 @@ class DeviceWindow:
         }
         idle_ns = {
             "idle": idle,
-            "launch_gaps": idle * launch,  # inside steps, of up to `LAUNCH_GAP_NS`
-            "waits": idle * waits,  # inside steps, of up to `LONG_GAP_NS`
-            "long_waits": idle * long,  # inside steps, longer
+            "launch_gaps": idle * launch,  # inside spans, up to `LAUNCH_GAP_NS`
+            "waits": idle * waits,  # inside spans, up to `LONG_GAP_NS`
+            "long_waits": idle * long,  # inside spans, longer
             "between_steps": idle * ~inside,
-            "compile": compiling,  # XLA compiles; part of the others
+            "compile": compiling,  # gaps in which XLA compiles; also in the others
         }
         lengths = {}
         for name, times in runs.items():
@@ -516,14 +520,16 @@ class DeviceWindow:
 
     @property
     def parts_ns(self) -> dict[str, int]:
-        """The whole window in parts, of which compute, the exposed ones and idle add up to it."""
+        """The parts of the whole window. Compute, exposed parts, other work and idle time add up to
+        it.
+        """
         return {
             f"{name}_ns": round(whole) for name, (whole, _) in self._lengths_ns.items()
         }
 
     def mean_us(self, part: str) -> float:
-        """A part in a mean step, in µs: of one step alone the pause after it is not known, and left
-        out.
+        """Microseconds of a part in a mean step. If there is only one step, its pause is unknown
+        and left out.
         """
         whole, between = self._lengths_ns[part]
         return ((whole - between) / self.steps + between / max(self.steps - 1, 1)) / 1e3
@@ -532,12 +538,12 @@ class DeviceWindow:
 def device_windows(
     trace: Trace, executions: ModuleExecutions, main: int, stream: npt.NDArray[np.uint8]
 ) -> tuple[DeviceWindow, ...]:
-    """A window per device that ran the main module.
+    """The window of each device that ran the main module.
 
     Args:
         trace: n activities, ordered by (device, start).
-        executions: of the trace; the kept ones of the main module are the steps, all where none is
-            kept.
+        executions: of the trace. The kept ones of the main module are the steps; if none is kept,
+            all of them.
         main: index of the main module.
         stream: uint8[n], values of `Stream`.
     """
@@ -581,8 +587,8 @@ def device_windows(
 def _in_a_row(
     executions: ModuleExecutions, main: int, steps: npt.NDArray[np.bool_]
 ) -> npt.NDArray[np.bool_]:
-    """bool[executions]: the longest run of steps without lost records in between, for a window
-    holds all of its time.
+    """bool[executions], True in the longest run of steps without lost records between them. A
+    window contains all of its time, so a gap would count.
     """
     lost = np.array(
         sorted(number for module, number in executions.lost if module == main)
@@ -594,7 +600,7 @@ def _in_a_row(
 
 
 def _other_within(work: OtherWork, device: int, start: int, end: int) -> OtherWork:
-    """What a device runs of it between two times, clipped to them, and counted from the first."""
+    """The part of the work on one device between two times in ns. Times count from `start`."""
     stop = work.start_ns + work.duration_ns
     here = work.of_rows(
         np.flatnonzero((work.device == device) & (work.start_ns < end) & (stop > start))
@@ -605,7 +611,7 @@ def _other_within(work: OtherWork, device: int, start: int, end: int) -> OtherWo
 
 
 def _within(times: npt.NDArray[np.int64] | None, start: int, end: int) -> Intervals:
-    """The part of some times between two, counted from the first."""
+    """The part of some times between `start` and `end`, counted from `start`."""
     if times is None:
         return EMPTY
     clipped = np.clip(times - start, 0, end - start).astype(np.float64)
@@ -613,13 +619,13 @@ def _within(times: npt.NDArray[np.int64] | None, start: int, end: int) -> Interv
 
 
 def mean_us(windows: Sequence[DeviceWindow], part: str) -> float:
-    """A part of `DeviceWindow.parts_ns` in a mean step of all devices, in µs."""
+    """Microseconds of a part of `DeviceWindow.parts_ns` in the mean step of all devices."""
     steps = sum(window.steps for window in windows)
     return sum(window.steps * window.mean_us(part) for window in windows) / steps
 
 
 def mean_breakdown(windows: Sequence[DeviceWindow]) -> StepBreakdown:
-    """The parts of one step, mean over steps and devices."""
+    """The breakdown of one step, mean over steps and devices."""
     us = {
         field.name: mean_us(windows, field.name.removesuffix("_us"))
         for field in fields(StepBreakdown)

@@ -1,1 +1,1 @@
-"""What each command may be asked, as types: every option is a field, declared once."""
+"""The requests of all commands, as types. Every option is a field, declared once."""

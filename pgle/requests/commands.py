@@ -1,4 +1,4 @@
-"""Every command that has a request, by its name."""
+"""The requests of all commands, by name of the command."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
 """Options of a project, from its configuration: ``[tool.pgle]`` of pyproject.toml, or pgle.toml.
 
-A key is the long name of an option without its dashes, or ``command``, the words of the program.
-It counts for every command in which it means the same. A table with the name of a command holds
-keys of that command alone, which come first:
+A key is the long name of an option without its dashes, or ``command`` for the words of the program.
+It applies to all commands in which it means the same. A table with the name of a command holds
+keys for that command only, which take precedence:
 
     target = "h100"
     command = ["python", "train.py"]
@@ -34,30 +34,34 @@ PROGRAM = "command"  # the key of the words of a program
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """An option as a project has it."""
+    """The value of an option in a project's configuration."""
 
-    key: str  # in the file
-    shown: str  # its value, as text
-    value: Any  # as a command line has it: text, True or False, several texts
-    # the field that says the same otherwise; if a command line has that, this one does not count
+    key: str  # key in the file
+    shown: str  # the value as text
+    value: Any  # the value as a command line gives it: a text, a bool, or several texts
+    # another field with the same information; the setting is ignored if a command line has that
     instead_of: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class Configuration:
-    """What a file says."""
+    """The content of a configuration file."""
 
     path: Path
-    keys: Json  # of all commands
-    tables: Mapping[str, Json]  # of one command each
+    keys: Json  # for all commands
+    tables: Mapping[str, Json]  # keys by the command that they are for
 
     @property
     def name(self) -> str:
-        """The file, as it is called in an answer."""
+        """The file's name in an answer."""
         return self.path.name
 
     def settings(self, command: str) -> dict[str, Setting]:
-        """The options of a command, by the names of its fields."""
+        """The settings for a command, by the name of its field.
+
+        Raises:
+            UserError: a value has the wrong type.
+        """
         own = self.tables.get(command, {})
         found = {}
         for item in declared(COMMANDS[command]):
@@ -91,7 +95,7 @@ class Configuration:
         return Setting(key, shown, ",".join(texts), rival)
 
     def _text(self, kind: kinds.Kind, value: Any) -> str:
-        """A value as it is typed; a path is relative to the file's folder."""
+        """A value as a user would type it. A path in the file is relative to the file's folder."""
         text = str(value)
         if not isinstance(kind, kinds.PathOf) or "://" in text:
             return text
@@ -99,10 +103,10 @@ class Configuration:
 
 
 def read_configuration(path: Path) -> Configuration:
-    """What a file of `project_file` says.
+    """Read a file that `project_file` found.
 
     Raises:
-        UserError: it is not TOML, or has a key that nothing takes.
+        UserError: it is not TOML, or has a key that no command takes.
     """
     try:
         table: Any = tomllib.loads(read_bytes(path, max_bytes=MOST_BYTES).decode())
@@ -148,7 +152,7 @@ def _unknown(key: str, where: str, known: set[str]) -> UserError:
 
 
 def key_of(item: Declared) -> str:
-    """The key of a field; empty: it has none."""
+    """The key of a field; empty if it has none."""
     if not item.option.is_argument:
         return item.option.flag.removeprefix("--")
     is_program = item.option.kind == kinds.COMMAND
@@ -156,7 +160,9 @@ def key_of(item: Declared) -> str:
 
 
 def _is_meant(item: Declared, given: Any) -> bool:
-    """Whether a key of all commands is for this one too: ``cache`` is a switch or a folder."""
+    """Whether a key for all commands is meant for this field. For example, ``cache`` is a switch in
+    some commands and a folder in others.
+    """
     is_switch = isinstance(item.option.kind, kinds.Switch)
     return item.option.is_general and is_switch == isinstance(given, bool)
 
@@ -166,6 +172,6 @@ def _shown(given: Any) -> str:
 
 
 def program_of(request: type[Request]) -> str | None:
-    """The field with the words of a program, if a command has one."""
+    """The name of the field with the words of a program; None if a command has none."""
     names = [item.name for item in declared(request) if key_of(item) == PROGRAM]
     return names[0] if names else None

@@ -1,7 +1,7 @@
-"""From a request to the signature of its library function.
+"""Give library functions the signatures of their requests.
 
-`answers(Request)` makes a function of a request one that takes the fields of the request, each by
-its name: with their types for mypy, with their defaults and meanings for `help`.
+`answers(Request)` turns a function of a request into a function of the request's fields, each a
+parameter with its type (for mypy), its default and its meaning (for `help`).
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ WIDTH = 100  # columns of a docstring
 
 @contextmanager
 def user_errors() -> Iterator[None]:
-    """Errors about files and patterns are `UserError`: one line, as on the command line."""
+    """Turn errors about files and patterns into `UserError`, one line as on the command line."""
     try:
         yield
     except re.error as error:
@@ -49,7 +49,7 @@ def user_errors() -> Iterator[None]:
 def answers(
     request: Callable[P, Q],
 ) -> Callable[[Callable[[Q], R]], Callable[P, R]]:
-    """Make a function of a request one of its fields."""
+    """Decorate a function of a request, so that it takes the request's fields."""
 
     def made(function: Callable[[Q], R]) -> Callable[P, R]:
         @wraps(function)
@@ -66,10 +66,10 @@ def answers(
 
 
 class OfSteps(Protocol[P, R_co]):
-    """A library function of a path or a command line; or of a function with what that takes.
+    """A library function that takes a path or a command line, or a function and its arguments.
 
-    A type of Python cannot hold both the words after ``*args`` and their types, so that mypy checks
-    the options of the first form.
+    Python's types cannot describe options after ``*args`` together with their types. So mypy checks
+    options only in the first form.
     """
 
     @overload
@@ -103,9 +103,12 @@ MEANINGS = (
 def answers_on_steps(
     request: Callable[P, Q], of_step: Callable[..., Q]
 ) -> Callable[[Callable[[Q], R]], OfSteps[P, R]]:
-    """Make a function of a request one of a step, what that takes, and the request's options.
+    """Decorate a function of a request, so that it takes a step, the step's arguments, and the
+    request's options.
 
-    `of_step` makes the request of its class, a step, the arguments of that, and the options.
+    Args:
+        request: the class of the request.
+        of_step: makes a request from its class, a step, the step's arguments, and the options.
     """
 
     def made(function: Callable[[Q], R]) -> OfSteps[P, R]:
@@ -129,14 +132,15 @@ def describe(
     first: tuple[Parameter, ...] = (),
     meanings: tuple[tuple[str, str], ...] = (),
 ) -> None:
-    """Give a library function the signature of its request, and its docstring the arguments.
+    """Give a library function the signature of its request, and list its arguments in its
+    docstring.
 
     Args:
-        answered: the library function.
+        answered: the library function, which is changed.
         request: the class of its request.
-        function: what it makes of a request, with the docstring.
-        first: parameters in place of the request's positional ones.
-        meanings: what those are.
+        function: the decorated function of a request, which has the docstring.
+        first: parameters that replace the request's positional ones.
+        meanings: (name, meaning) of these parameters.
     """
     assert isinstance(request, type)
     fields = {item.parameter: item for item in declared(request)}

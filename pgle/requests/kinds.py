@@ -1,4 +1,4 @@
-"""Kinds of options: which values each takes, and how it is written on a command line."""
+"""Kinds of options: the values that each takes, and its words on a command line."""
 
 from __future__ import annotations
 
@@ -26,13 +26,17 @@ class Kind:
     """Any text."""
 
     def check(self, name: str, value: Any) -> None:
-        """Raise `UserError` for a value that the library does not take either."""
+        """Raise `UserError` for a value that neither the command line nor the library takes.
+
+        Args:
+            name: name of the parameter, for the error.
+        """
 
     def check_bare(self, name: str, value: Any) -> None:
-        """The same for a value of the library, which has no unit that a person wrote."""
+        """Raise `UserError` for a value that the library does not take. It has no unit."""
 
     def words(self, flag: str, value: Any) -> list[str]:
-        """An option and its value as words."""
+        """The words of a command line for an option and its value."""
         return [flag, word_of(value)]
 
 
@@ -47,7 +51,7 @@ class Number(Kind):
         check_numbers(name, value, self.rule)
 
     def words(self, flag: str, value: Any) -> list[str]:
-        """The number without zeros that say nothing."""
+        """The option and its number, without needless zeros."""
         return [flag, f"{value:g}"]
 
 
@@ -56,7 +60,9 @@ class Bandwidth(Number):
     """GB/s, as a number or with a unit: ``50``, ``50GB/s``, ``400Gbit/s``."""
 
     def parts(self, text: str) -> tuple[str, int] | None:
-        """The number in a text, and how many of its unit are one GB/s; None: it is none."""
+        """The number in a text, and how many of its unit make one GB/s; None if the text is not a
+        bandwidth.
+        """
         pattern = r"([\d.e+-]+)\s*(GB/s|Gbit/s|Gb/s|Gbps)?"
         found = re.fullmatch(pattern, text.strip())
         if found is None:
@@ -66,10 +72,12 @@ class Bandwidth(Number):
 
 @dataclass(frozen=True, slots=True)
 class Portion(Number):
-    """A share, as a number; on a command line ``2%`` or ``0.02``, and 200 % too, by its unit."""
+    """A share. On a command line it is ``2%`` or ``0.02``, and may be ``200%``. In the library it
+    is a number within `rule`.
+    """
 
     def check(self, name: str, value: Any) -> None:
-        """Whoever reads the unit has checked it."""
+        """Accept every value: the reader of the unit has checked it."""
 
     def check_bare(self, name: str, value: Any) -> None:
         """Raise `UserError` for a number out of range."""
@@ -81,7 +89,7 @@ class Pair(Kind):
     """Two texts."""
 
     def words(self, flag: str, value: Any) -> list[str]:
-        """The option and both."""
+        """The option and both texts."""
         return [flag, *value]
 
 
@@ -90,7 +98,7 @@ class Pattern(Kind):
     """A regular expression."""
 
     def check(self, name: str, value: Any) -> None:
-        """Raise `UserError` for a text that is none."""
+        """Raise `UserError` for any other text."""
         check_pattern(name, value)
 
 
@@ -99,11 +107,11 @@ class Switch(Kind):
     """On or off."""
 
     def check(self, name: str, value: Any) -> None:
-        """Raise `UserError` for anything but True and False."""
+        """Raise `UserError` for anything except True and False."""
         check_switch(name, value)
 
     def words(self, flag: str, value: Any) -> list[str]:
-        """The option alone, or its negation."""
+        """The option alone, or its negation (``--no-…``)."""
         return [flag if value else flag.replace("--", "--no-", 1)]
 
 
@@ -113,7 +121,9 @@ DASK = "dask://"
 
 @dataclass(frozen=True, slots=True)
 class Place(Kind):
-    """Where work is done: `PROCESSES` of this machine, or a Dask cluster, ``dask://HOST:PORT``."""
+    """Where pgle works: in `PROCESSES` of this machine, or on a Dask cluster
+    (``dask://HOST:PORT``).
+    """
 
     def check(self, name: str, value: Any) -> None:
         """Raise `UserError` for anything else."""
@@ -139,10 +149,10 @@ class GpuName(Kind):
 
 @dataclass(frozen=True, slots=True)
 class XlaFlags(Kind):
-    """Flags of XLA, which a file may hold too."""
+    """Flags of XLA. A file may hold them, too."""
 
     def check(self, name: str, value: Any) -> None:
-        """Raise `UserError` for anything but several texts."""
+        """Raise `UserError` for anything except a sequence of texts."""
         check_words(name, value)
 
 
@@ -150,26 +160,27 @@ class XlaFlags(Kind):
 class PathOf(Kind):
     """A file or folder, to read or to write."""
 
-    # how the name of a file to write may end; empty: the command says
+    # allowed endings of a file to write; if empty, the command decides
     ends: tuple[str, ...] = ()
     needed: str = "a file"  # or ``a folder``
-    remedy: str = ""  # if it is an address of an object store; empty: it may be one
+    # remedy for an address of an object store; empty if the option takes such an address
+    remedy: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class Words(Kind):
     """The words of a program, or paths."""
 
-    # whether a project's own program is taken if no words are given
+    # whether a project's configuration may give the program if the user gives no words
     is_program: bool = True
 
 
 @dataclass(frozen=True, slots=True)
 class Word(Kind):
-    """A word of the command line that a function reads, as its value."""
+    """A word of the command line that a function turns into a value."""
 
     read: Callable[[str], Any]
-    rule: Rule | None = None  # of the numbers in the value
+    rule: Rule | None = None  # for the numbers in the value
 
     def check(self, name: str, value: Any) -> None:
         """Raise `UserError` for a number out of range."""
@@ -186,7 +197,7 @@ COMMAND = Words()
 SIDES = Words(is_program=False)
 XLA_FLAGS = XlaFlags()
 FOUND_BY_SEARCH = "# found by a search; a baseline is measured without these:"
-"""The line of a file of flags before the flags that a run judges."""
+"""A comment in a file of flags. A run judges the flags after it."""
 PORTION = Portion(SHARE)
 FILE = PathOf()
 LOCAL = PathOf(remedy="copy it here first")

@@ -1,4 +1,4 @@
-"""What is asked of commands that look at a log, a trace, a run."""
+"""Requests of commands that look at logs, traces and runs."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from pgle.requests.shared import Bounded, Forced
 
 @frozen(slots=False)
 class Confirm(Bounded):
-    """A log that may prove the use of a profile."""
+    """A log to check for the use of a profile."""
 
     log: tuple[AnyPath, ...] = field(
         converter=some_paths,
@@ -69,7 +69,7 @@ class Confirm(Bounded):
 
 @frozen(slots=False, kw_only=True)
 class OfTracedRun(Request):
-    """A step that was measured."""
+    """The HLO and the GPU of a traced run."""
 
     hlo: tuple[AnyPath, ...] = field(
         default=(),
@@ -87,7 +87,7 @@ class OfTracedRun(Request):
 
 @frozen(slots=False, kw_only=True)
 class Scheduled(Request):
-    """The profile that the scheduler was given."""
+    """The profile that the scheduler used."""
 
     profile: AnyPath | None = field(
         default=None,
@@ -101,7 +101,7 @@ class Scheduled(Request):
 
 @frozen(slots=False, kw_only=True)
 class Against(Request):
-    """Another run of the program, from before."""
+    """An earlier run of the program."""
 
     against: tuple[AnyPath, ...] = field(
         default=(),
@@ -132,7 +132,7 @@ class Against(Request):
 
 @frozen(slots=False)
 class Analyze(OfTracedRun, Scheduled, Against):
-    """A step that is taken apart."""
+    """A measured step to take apart."""
 
     inputs: tuple[AnyPath, ...] = field(
         converter=some_paths,
@@ -148,7 +148,7 @@ class Analyze(OfTracedRun, Scheduled, Against):
 
 @frozen(slots=False)
 class ReportFiles(Request):
-    """A page, and what it is on."""
+    """The inputs of a page, and the files to write it to."""
 
     inputs: tuple[AnyPath, ...] = field(
         converter=some_paths,
@@ -172,12 +172,12 @@ class ReportFiles(Request):
 
 @frozen(slots=False)
 class Report(ReportFiles, OfTracedRun, Against, Forced):
-    """What `pgle report` may be asked."""
+    """The request of `pgle report`."""
 
 
 @frozen(slots=False)
 class OrderOfRanks(Request):
-    """Whether all ranks start their collectives in the same order."""
+    """Ranks to check: do all start their collectives in the same order?"""
 
     paths: tuple[AnyPath, ...] = field(
         converter=some_paths,

@@ -1,9 +1,9 @@
-"""An option, declared once: as a field of a request, with its spelling, unit, help and check.
+"""Options. Each is declared once, as a field of a request, with its spelling, unit, help and check.
 
-The fields of a request make the options of its command, and the signature of its library function
-(`pgle.api`). They also make the question that an answer's folder records, and the words of the next
-command. A field is `attrs.field(default, converter, metadata=option(...))`, so that mypy knows the
-types that the library takes.
+The fields of a request become the options of its command, and the signature of its library function
+(`pgle.api`). They also become the question that an answer's folder records, and the words of the
+next command. A field is `attrs.field(default, converter, metadata=option(...))`, so that mypy knows
+the types that the library takes.
 """
 
 from __future__ import annotations
@@ -17,27 +17,27 @@ import attrs
 
 from pgle.requests.kinds import TEXT, Kind
 
-_KEY = "pgle.option"  # of the metadata of a field
+_KEY = "pgle.option"  # key in the metadata of a field
 
 
 @dataclass(frozen=True, slots=True)
 class Option:
-    """How a field is asked for."""
+    """How a user gives a field."""
 
-    names: str  # on a command line, with blanks between them; empty: an argument
-    help: str  # on a command line, one line
+    names: str  # names on a command line, separated by blanks; empty for an argument
+    help: str  # help on a command line, one line
     metavar: str | None = None
     kind: Kind = field(default_factory=lambda: TEXT)
-    meaning: str = ""  # in the library's words; empty: as `help`
-    # what `--help` shows as the default; None: the default of the field, if it is not empty
+    meaning: str = ""  # help in the library; if empty, `help`
+    # default that `--help` shows; None for the default of the field, if it is not empty
     default: str | None = None
-    older: str = ""  # a name that it had before; it works, and `--help` leaves it out
-    # several values: an option is repeated, an argument has many words
+    older: str = ""  # an older name that still works, but `--help` leaves it out
+    # whether it takes several values: an option is repeated, an argument has many words
     is_listed: bool = False
-    is_recorded: bool = True  # an answer depends on it
-    is_repeated: bool = True  # the next command has it too
-    instead_of: str = ""  # the field that says the same otherwise
-    is_general: bool = True  # it means the same in every command that has it
+    is_recorded: bool = True  # whether an answer depends on it
+    is_repeated: bool = True  # whether the next command repeats it
+    instead_of: str = ""  # another field that gives the same information
+    is_general: bool = True  # whether it means the same in all commands that have it
 
     @property
     def is_argument(self) -> bool:
@@ -46,18 +46,26 @@ class Option:
 
     @property
     def flag(self) -> str:
-        """The long name, as it is typed: ``--network``."""
+        """The long name: ``--network``."""
         longest = max(self.names.split(), key=len)
         return longest.partition("/")[0]
 
 
 def option(names: str, help: str, **how: Any) -> Mapping[str, Option]:
-    """The metadata of a field that is an option; `how` has other fields of `Option`."""
+    """The metadata of a field that is an option.
+
+    Args:
+        how: other fields of `Option`.
+    """
     return {_KEY: Option(names, help, **how)}
 
 
 def argument(metavar: str, meaning: str, **how: Any) -> Mapping[str, Option]:
-    """The metadata of a field that is an argument."""
+    """The metadata of a field that is an argument.
+
+    Args:
+        how: other fields of `Option`.
+    """
     return {_KEY: Option("", "", metavar, meaning=meaning, **how)}
 
 
@@ -65,19 +73,19 @@ def argument(metavar: str, meaning: str, **how: Any) -> Mapping[str, Option]:
 class Declared:
     """A field of a request."""
 
-    name: str  # of the attribute
-    parameter: str  # in the library
+    name: str  # name of the attribute
+    parameter: str  # name of the parameter in the library
     option: Option
-    default: Any  # None if it has none
-    is_required: bool  # it has none
+    default: Any  # None if it has no default
+    is_required: bool  # whether it has no default
 
     def check(self, value: Any) -> None:
-        """Raise `UserError` for a value that it does not take; None is always taken."""
+        """Raise `UserError` if the field does not take a value. Every field takes None."""
         if value is not None:
             self.option.kind.check(self.parameter, value)
 
     def words(self, value: Any) -> list[str]:
-        """A value as words of a command line; of an empty one none."""
+        """The words of a command line for a value; empty if the value is empty."""
         if value in (None, (), ""):
             return []
         kind, flag = self.option.kind, self.option.flag
@@ -91,14 +99,14 @@ class Declared:
 
 @attrs.frozen(slots=False)
 class Request:
-    """What a command is asked. The values are checked when it is made."""
+    """The options and arguments of one call of a command. Values are checked at creation."""
 
     def __attrs_post_init__(self) -> None:
         for item in declared(type(self)):
             item.check(getattr(self, item.name))
 
     def check_bare(self) -> None:
-        """Check the values of a call of the library, which have no units."""
+        """Check the values of a call of the library. They have no units, unlike typed words."""
         for item in declared(type(self)):
             value = getattr(self, item.name)
             if value is not None:
@@ -114,11 +122,11 @@ class Request:
         return {name: _plain(getattr(self, name)) for name in recorded}
 
     def next_words(self, command: type[Request], *, without: str = "") -> list[str]:
-        """The options given here that another command takes too, as its words.
+        """The words for options that are given here and that another command takes, too.
 
         Args:
             command: the request of the next command.
-            without: names of fields to leave out, with blanks between them.
+            without: names of fields to leave out, separated by blanks.
         """
         left_out = without.split()
         defaults = {item.name: item.default for item in declared(type(self))}
@@ -134,7 +142,7 @@ class Request:
 def declared(request: type[Request]) -> tuple[Declared, ...]:
     """The fields of a request: those of its base classes from left to right, then its own.
 
-    One that is declared anew keeps its place.
+    If a class declares a field again, the field keeps its place.
     """
     fields = attrs.fields_dict(request)
     names = dict.fromkeys(_names(request))

@@ -1,4 +1,4 @@
-"""What is asked of commands that predict steps: `predict`, `rehearse`, `tune`, `scale`."""
+"""Requests of commands that predict steps: `predict`, `rehearse`, `tune`, `advise`, `scale`."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from pgle.requests.shared import (
 
 
 def output(help: str, meaning: str) -> Mapping[str, Option]:
-    """``-o``, a folder."""
+    """``-o``, an output folder."""
     return option(
         "-o --output",
         help,
@@ -40,7 +40,12 @@ def output(help: str, meaning: str) -> Mapping[str, Option]:
 
 
 def vary(shown: str, meaning: str) -> Mapping[str, Option]:
-    """``--vary``, values of placeholders."""
+    """``--vary``, values for placeholders.
+
+    Args:
+        shown: how the values are used, for the command line.
+        meaning: the same for the library.
+    """
     return option(
         "--vary",
         f"Values for {{NAME}} in the command; {shown}; repeatable.",
@@ -73,7 +78,7 @@ def _by_name(
 
 @frozen(slots=False)
 class Predict(PerHost, Network):
-    """A scheduled module, and what it would run on."""
+    """A scheduled module, and the hardware to predict it for."""
 
     hlo: AnyPath = field(
         converter=path,
@@ -118,7 +123,7 @@ class Predict(PerHost, Network):
 
 @frozen(slots=False)
 class Rehearse(Costs, OnDevices, ForCompiler):
-    """A step that is compiled with and without a profile."""
+    """A step to compile with and without a profile."""
 
     words: tuple[str, ...] = field(
         alias="step",
@@ -142,7 +147,7 @@ class Rehearse(Costs, OnDevices, ForCompiler):
 
 @frozen(slots=False)
 class Releases(Rehearse):
-    """A step that several releases of jax compile."""
+    """A step to compile with several releases of jax."""
 
     jax: tuple[str, ...] = field(
         default=(),
@@ -176,7 +181,7 @@ class Releases(Rehearse):
 
 @frozen(slots=False)
 class Tune(Rehearse, OnExecutor):
-    """A step whose flags are searched for."""
+    """A step to search flags for."""
 
     words: tuple[str, ...] = field(
         alias="step",
@@ -202,7 +207,7 @@ class Tune(Rehearse, OnExecutor):
 
 @frozen(slots=False)
 class Advise(Costs, OnExecutor, OnDevices, ForCompiler):
-    """A program whose alternatives are tried."""
+    """A program to try alternatives of."""
 
     words: tuple[str, ...] = field(
         alias="step",
@@ -231,14 +236,14 @@ class Advise(Costs, OnExecutor, OnDevices, ForCompiler):
             "new folder for captures, dumps and the page; None: as of `rehearse`.",
         ),
     )
-    # a step of this process and its arguments, of which `words` name the module
+    # a step of this process and its arguments; `words` then name its module
     function: tuple[Callable[..., Any], Sequence[Any]] | None = field(
         default=None, kw_only=True, repr=False
     )
 
 
 Build: TypeAlias = "Callable[[int], Sequence[Any]]"
-"""From a number of GPUs to a step and its arguments."""
+"""A function from a number of GPUs to a step and its arguments."""
 
 
 def _of_sizes(given: Build | StrPath | Sequence[str]) -> Build | tuple[str, ...]:
@@ -285,13 +290,13 @@ class Sized(Request):
 
     @property
     def words(self) -> tuple[str, ...]:
-        """The command, with placeholders, or files; of a function none."""
+        """The command with placeholders, or the files; empty for a function."""
         return () if callable(self.build) else self.build
 
 
 @frozen(slots=False)
 class Scale(Sized, PerHost, ForCompiler, OnExecutor):
-    """A step at sizes that one does not have."""
+    """A step to predict at sizes that the user does not have."""
 
     vary: Mapping[str, Sequence[str]] = field(
         default=None,
@@ -361,6 +366,6 @@ class Scale(Sized, PerHost, ForCompiler, OnExecutor):
 
     @property
     def out(self) -> Path:
-        """The folder for rows and page, once there is one."""
+        """The folder for rows and page. It must be set."""
         assert self.output is not None
         return self.output

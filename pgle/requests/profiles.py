@@ -1,4 +1,4 @@
-"""What is asked of commands that make, check, fill and carry cost profiles."""
+"""Requests of commands that make, check, fill and carry cost profiles."""
 
 from __future__ import annotations
 
@@ -16,7 +16,12 @@ from pgle.requests.shared import Bounded, Forced, OnExecutor
 
 
 def hlo(meaning: str, of: str = "") -> Mapping[str, Option]:
-    """``--hlo``, several times; `of` says of which run."""
+    """``--hlo``, repeatable.
+
+    Args:
+        meaning: help in the library.
+        of: the run, for help on the command line: `` of the profiled run``.
+    """
     return option(
         "--hlo",
         f"HLO dump file or directory{of}; repeatable.",
@@ -31,7 +36,7 @@ def written(
     help: str = "Profile to write: .pbtxt or .pb.",
     meaning: str = "profile to write: ``.pbtxt`` or ``.pb``.",
 ) -> Mapping[str, Option]:
-    """``-o``, the profile that is written."""
+    """``-o``, the profile to write."""
     return option(
         "-o --output",
         help,
@@ -44,13 +49,13 @@ def written(
 
 
 def per_host() -> Mapping[str, Option]:
-    """``--devices-per-host`` of one that is filled or carried."""
+    """``--devices-per-host`` for a profile to fill or to carry."""
     return shared.devices_per_host("GPUs that share NVLink.")
 
 
 @frozen(slots=False)
 class Convert(Forced, OnExecutor):
-    """Traces that become a profile."""
+    """Traces to convert to a profile."""
 
     inputs: tuple[AnyPath, ...] = field(
         converter=some_paths,
@@ -140,7 +145,7 @@ class Convert(Forced, OnExecutor):
 
 @frozen(slots=False)
 class OfProfile(Request):
-    """A profile that is there."""
+    """An existing profile."""
 
     profile: AnyPath = field(
         converter=path, metadata=argument("PROFILE", "the profile.", kind=FILE)
@@ -149,7 +154,7 @@ class OfProfile(Request):
 
 @frozen(slots=False)
 class Verify(Bounded, OfProfile):
-    """A profile that is compared with a module."""
+    """A profile to compare with a module."""
 
     hlo: tuple[AnyPath, ...] = field(
         default=(),
@@ -168,7 +173,7 @@ class Verify(Bounded, OfProfile):
 
 @frozen(slots=False)
 class Complete(Forced, OfProfile):
-    """A profile whose gaps are filled."""
+    """A profile whose gaps to fill."""
 
     hlo: tuple[AnyPath, ...] = field(
         kw_only=True, converter=some_paths, metadata=hlo("dumps of its program.")
@@ -201,7 +206,7 @@ class Complete(Forced, OfProfile):
 
 @frozen(slots=False)
 class Carry(Forced, OfProfile):
-    """A profile that is carried to another compilation of its program."""
+    """A profile to carry to another compilation of its program."""
 
     old: AnyPath = field(
         kw_only=True,

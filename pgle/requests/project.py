@@ -1,4 +1,4 @@
-"""The file with the configuration of a project."""
+"""Find the configuration file of a project."""
 
 from __future__ import annotations
 
@@ -7,12 +7,14 @@ from pathlib import Path
 from pgle.files import read_bytes
 
 OWN, SHARED = "pgle.toml", "pyproject.toml"
-"""Files of a project, in the order in which a folder is looked at; the second has other tools'."""
-MOST_BYTES = 1 << 20  # of a file
+"""Configuration files, in the order in which pgle looks for them. Other tools share the second."""
+MOST_BYTES = 1 << 20  # largest configuration file
 
 
 def project_file(folder: Path) -> Path | None:
-    """The configuration of a folder, else of the nearest folder above; None: there is none."""
+    """The configuration file in a folder, else in the nearest folder above; None if there is
+    none.
+    """
     for place in (folder, *folder.parents):
         if (place / OWN).is_file():
             return place / OWN

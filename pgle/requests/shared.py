@@ -1,6 +1,6 @@
-"""Options that several commands have, each declared here once.
+"""Options that several commands share. Each is declared here once.
 
-A command that words one otherwise, or has another default, declares it anew.
+If a command needs another help text or default, it declares the option again.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ def profile(
 
 
 def devices(help: str, meaning: str = "") -> Mapping[str, Option]:
-    """``--devices``, of one host."""
+    """``--devices``, the number of GPUs on one host."""
     return option(
         "--devices",
         help,
@@ -88,7 +88,7 @@ def force(help: str, meaning: str = "") -> Mapping[str, Option]:
 def program(
     metavar: str = "-- COMMAND...", meaning: str = "the words of a command."
 ) -> Mapping[str, Option]:
-    """The program that runs, or what names it."""
+    """The argument for the program: a command, or files of it."""
     return argument(metavar, meaning, kind=COMMAND, is_listed=True)
 
 
@@ -118,7 +118,7 @@ class OnTarget(Request):
 
 @frozen(slots=False, kw_only=True)
 class OnDevices(OnTarget):
-    """How many GPUs, on which hosts."""
+    """The number of GPUs, and the hosts that they are on."""
 
     devices: int | None = field(
         default=None,
@@ -141,12 +141,12 @@ class OnDevices(OnTarget):
 
     @property
     def shape(self) -> str | None:
-        """``SxHxD``; None: not said."""
+        """``SxHxD`` (slices, hosts, devices); None if not given."""
         one_host = f"1x1x{self.devices}" if self.devices else None
         return self.topology or one_host
 
     def of_shape(self, shape: str | None) -> Self:
-        """The same for a topology; one host is asked for by its devices, which is shorter."""
+        """The request for a topology. For a single host, it has `devices`, which is shorter."""
         one_host = re.fullmatch(r"1x1x([1-9]\d{0,5})", shape or "")
         if one_host is None:
             return evolve(self, devices=None, topology=shape)
@@ -155,7 +155,7 @@ class OnDevices(OnTarget):
 
 @frozen(slots=False, kw_only=True)
 class PerHost(OnTarget):
-    """How many GPUs a host has."""
+    """The number of GPUs on a host."""
 
     devices_per_host: int | None = field(
         default=None,
@@ -167,7 +167,7 @@ class PerHost(OnTarget):
 
 @frozen(slots=False, kw_only=True)
 class Network(Request):
-    """What connects hosts."""
+    """The network between hosts."""
 
     network_gb_s: float | None = field(
         default=None,
@@ -184,7 +184,7 @@ class Network(Request):
 
     @property
     def names_network(self) -> bool:
-        """Whether the network is the user's own, and no assumption."""
+        """Whether the user gave the network, so that pgle assumes none."""
         return self.network_gb_s is not None
 
 
@@ -208,7 +208,7 @@ class Flags(Request):
 
 @frozen(slots=False, kw_only=True)
 class Captured(Request):
-    """How a program is run to capture its modules."""
+    """How pgle runs a program to capture its modules."""
 
     module: str | None = field(
         default=None,
@@ -235,7 +235,7 @@ class Captured(Request):
 
 @frozen(slots=False, kw_only=True)
 class Cached(Request):
-    """Whether compilations are kept."""
+    """Whether pgle keeps compilations."""
 
     cached: bool = field(
         default=True,
@@ -252,12 +252,12 @@ class Cached(Request):
 
 @frozen(slots=False)
 class ForCompiler(OnTarget, Network, Flags, Captured, Cached):
-    """What is compiled for GPUs that are not there, and how."""
+    """A compilation for GPUs that this machine lacks."""
 
 
 @frozen(slots=False, kw_only=True)
 class Costs(Request):
-    """Measured costs for a module that is compiled."""
+    """Measured costs for a module that pgle compiles."""
 
     profile: Path | None = field(
         default=None,
@@ -272,7 +272,7 @@ class Costs(Request):
 
 @frozen(slots=False, kw_only=True)
 class OnExecutor(Request):
-    """Where work on many files, sizes or settings is done; the answer does not depend on it."""
+    """Where pgle works on many files, sizes or settings. The answer does not depend on it."""
 
     executor: str = field(
         default=PROCESSES,
@@ -291,7 +291,7 @@ class OnExecutor(Request):
 
 @frozen(slots=False, kw_only=True)
 class Forced(Request):
-    """Whether files that exist are written over."""
+    """Whether pgle overwrites existing files."""
 
     force: bool = field(
         default=False,
@@ -300,13 +300,15 @@ class Forced(Request):
 
 
 def bound(names: str, help: str, meaning: str) -> Mapping[str, Option]:
-    """A bound on what a profile must cover, as a share."""
+    """A lower bound of a profile's coverage, as a share."""
     return option(names, help, kind=Number(SHARE), meaning=meaning)
 
 
 @frozen(slots=False, kw_only=True)
 class Bounded(Request):
-    """What a profile must cover to count as used; defaults as of `pgle.xla.log.verdict.Bounds`."""
+    """The coverage that a profile needs to count as used. Defaults are those of
+    `pgle.xla.log.verdict.Bounds`.
+    """
 
     min_time_coverage: float = field(
         default=0.95,
@@ -328,7 +330,7 @@ class Bounded(Request):
 
 @frozen(slots=False, kw_only=True)
 class OfPython(Request):
-    """Whose jaxlib is asked."""
+    """The Python whose jaxlib pgle asks."""
 
     python: str | None = field(
         default=None,

@@ -1,4 +1,4 @@
-"""What is asked of commands that run a program: `profile`, `perf`, `run`, `auto`."""
+"""Requests of commands that run a program: `profile`, `perf`, `run`, `auto`; and of `doctor`."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from pgle.requests.shared import (
 
 @frozen(slots=False, kw_only=True)
 class InRunDirectory(Request):
-    """Where everything is kept."""
+    """The folder that holds all files of an experiment."""
 
     run_dir: Path = field(
         default=Path("runs/default"),
@@ -43,7 +43,7 @@ class InRunDirectory(Request):
 
 @frozen(slots=False, kw_only=True)
 class Profiled(Request):
-    """By which profiler."""
+    """The profiler."""
 
     capture: Literal["auto", "jax", "nsys", "simulated"] = field(
         default="auto",
@@ -57,7 +57,7 @@ class Profiled(Request):
 
 @frozen(slots=False)
 class Stage(InRunDirectory, Profiled, OnDevices, Flags, Captured):
-    """A program that is launched, here or on a GPU that is not there."""
+    """A program to launch, on a GPU here or on a simulated one."""
 
     words: tuple[str, ...] = field(
         default=(), converter=texts, metadata=shared.program()
@@ -81,7 +81,7 @@ class Stage(InRunDirectory, Profiled, OnDevices, Flags, Captured):
 
 @frozen(slots=False, kw_only=True)
 class InMode(Request):
-    """How collectives run."""
+    """How collectives run while pgle measures them."""
 
     mode: Literal["sync", "async"] = field(
         default="sync",
@@ -95,7 +95,7 @@ class InMode(Request):
 
 @frozen(slots=False, kw_only=True)
 class Windowed(Request):
-    """What is traced."""
+    """The part of a run to trace."""
 
     window: str = field(
         default="auto",
@@ -107,12 +107,12 @@ class Windowed(Request):
 
 @frozen(slots=False)
 class ProfileStage(Stage, InMode, Windowed):
-    """A program that is traced."""
+    """A program to trace."""
 
 
 @frozen(slots=False)
 class PerfStage(Stage, Bounded):
-    """A program that runs with its profile."""
+    """A program to run with its profile."""
 
     profile: AnyPath | None = field(
         default=None,
@@ -133,7 +133,7 @@ class PerfStage(Stage, Bounded):
 
 @frozen(slots=False)
 class Run(Stage, InMode, Windowed, Bounded):
-    """All stages of a program."""
+    """A program to take through all stages."""
 
     fail_slower: float = field(
         default=0.01,
@@ -150,7 +150,7 @@ class Run(Stage, InMode, Windowed, Bounded):
 
 @frozen(slots=False, kw_only=True)
 class AutoPgleRuns(Request):
-    """What JAX's AutoPGLE does."""
+    """Options of JAX's AutoPGLE."""
 
     runs: int = field(
         default=3,
@@ -190,7 +190,7 @@ class AutoPgleRuns(Request):
 
 @frozen(slots=False)
 class Auto(InRunDirectory, AutoPgleRuns, Windowed, Flags):
-    """A program that AutoPGLE profiles."""
+    """A program to profile with AutoPGLE."""
 
     words: tuple[str, ...] = field(
         default=(), converter=texts, metadata=shared.program()
@@ -204,7 +204,7 @@ class Auto(InRunDirectory, AutoPgleRuns, Windowed, Flags):
 
 @frozen(slots=False, kw_only=True)
 class Proved(Request):
-    """Whether the whole chain is run, and where."""
+    """Whether to run the whole chain on a small program, and where."""
 
     prove: bool = field(
         default=False,
@@ -230,6 +230,6 @@ class Proved(Request):
 
 @frozen(slots=False, kw_only=True)
 class Doctor(Proved, Profiled, OnTarget, OfPython):
-    """Whether this machine is ready."""
+    """A check of this machine."""
 
     target: str = field(default="h100", metadata=shared.target(shared.GPU_HELP))

@@ -1,4 +1,4 @@
-"""Options of the commands that compare step times, or add them to a history."""
+"""Requests of commands that compare step times, or add them to a history."""
 
 from __future__ import annotations
 
@@ -31,12 +31,12 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
 Times: TypeAlias = "Paths | npt.ArrayLike | Sequence[npt.ArrayLike]"
-"""Paths of runs; or an array of step times in seconds; or several such arrays, one for each run."""
+"""Paths of runs, an array of step times in seconds, or several such arrays, one for each run."""
 
 
 @frozen(slots=False, kw_only=True)
 class Assumed(Request):
-    """How two sides are compared, and what NEW must keep."""
+    """How to compare two sides, and the limits that NEW must keep."""
 
     paired: bool = field(
         default=False,
@@ -162,7 +162,7 @@ class Assumed(Request):
 
 @frozen(slots=False, kw_only=True)
 class ConsoleLines(Request):
-    """How step times are found in a console log."""
+    """How to find step times in a console log."""
 
     pattern: str | None = field(
         default=None,
@@ -179,12 +179,12 @@ class ConsoleLines(Request):
 
 @frozen(slots=False)
 class Comparing(Assumed, ConsoleLines):
-    """How two sides are read and compared."""
+    """How to read and compare two sides."""
 
 
 @frozen(slots=False)
 class Compare(Comparing):
-    """Two sides, as the library has them."""
+    """Two sides, as the library takes them."""
 
     base: Times = field(
         metadata=argument("BASE", "paths of runs, or step times in seconds.")
@@ -199,7 +199,7 @@ class Compare(Comparing):
 
 @frozen(slots=False)
 class Sides(Request):
-    """Two sides, as a command line has them."""
+    """Two sides, as a command line gives them."""
 
     words: tuple[str, ...] = field(
         default=(),
@@ -269,7 +269,7 @@ class Abba(Request):
 
 @frozen(slots=False, kw_only=True)
 class Pages(Request):
-    """Where a comparison is written."""
+    """Where to write a comparison."""
 
     html: Path | None = field(
         default=None,
@@ -293,12 +293,12 @@ class Pages(Request):
 
 @frozen(slots=False)
 class CompareRuns(Sides, Comparing, Abba, Pages, Forced):
-    """What `pgle compare` may be asked on a command line."""
+    """The request of `pgle compare` on a command line."""
 
 
 @frozen(slots=False)
 class Entered(Request):
-    """Runs, and what an entry of a history says of them."""
+    """Runs, and facts about them for an entry of a history."""
 
     runs: tuple[str, ...] = field(
         converter=texts,
@@ -356,4 +356,4 @@ class InHistory(Request):
 
 @frozen(slots=False)
 class AddToHistory(Entered, ConsoleLines, InHistory):
-    """Runs of one state that a history keeps."""
+    """Runs of one state of a program to add to a history."""

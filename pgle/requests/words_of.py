@@ -1,4 +1,7 @@
-"""How single words of a command line are read: sizes, values, measured steps."""
+"""Read single words of a command line: sizes, values, measured steps.
+
+All readers raise `UserError` for a word of another form, except `step_range`.
+"""
 
 from __future__ import annotations
 
@@ -7,14 +10,14 @@ import re
 from pgle.checks import Rule, check_numbers
 from pgle.errors import UserError
 
-MOST_DIGITS = 9  # of a size
+MOST_DIGITS = 9  # a size has at most so many digits
 DEVICES = Rule(1, 1 << 20, whole=True)
 MEASURED_US = Rule(0, 1e12, above=True)
 UNITS_US = {"s": 1e6, "ms": 1e3, "us": 1.0}
 
 
 def sizes(text: str) -> tuple[int, ...]:
-    """``8,64,512``."""
+    """Read sizes: ``8,64,512``."""
     if not text:
         return ()
     parts = [part.strip() for part in text.split(",")]
@@ -28,7 +31,9 @@ def sizes(text: str) -> tuple[int, ...]:
 
 
 def releases(text: str) -> tuple[str, ...]:
-    """``0.10.2,0.12.0.1``; an interpreter is a path, with a slash."""
+    """Read releases of jax or Python interpreters: ``0.10.2,0.12.0.1``. A part with a slash is the
+    path of an interpreter.
+    """
     if not text:
         return ()
     found = tuple(part.strip() for part in text.split(","))
@@ -43,7 +48,7 @@ def releases(text: str) -> tuple[str, ...]:
 
 
 def varied(text: str) -> tuple[str, list[str]]:
-    """Return the name and the values of ``NAME=A,B``."""
+    """Read ``NAME=A,B``. Return the name and the values."""
     name, equals, values = text.partition("=")
     if not (equals and values and re.fullmatch(r"[A-Za-z_]\w*", name)):
         raise UserError(
@@ -55,7 +60,7 @@ def varied(text: str) -> tuple[str, list[str]]:
 
 
 def measured(text: str) -> dict[int, float]:
-    """Size and microseconds of ``8=1.56s``."""
+    """Read a measured step: ``8=1.56s``. Return its microseconds by size."""
     found = re.fullmatch(r"\s*(\d{1,7})\s*=\s*(\d*\.?\d+)\s*(s|ms|us)\s*", text)
     if found is None:
         raise UserError(
@@ -69,7 +74,11 @@ def measured(text: str) -> dict[int, float]:
 
 
 def step_range(text: str) -> tuple[int | None, int | None]:
-    """``FIRST:LAST``, either may be empty."""
+    """Read ``FIRST:LAST``. Each may be empty, and is None then.
+
+    Raises:
+        ValueError: the text has another form.
+    """
     first, colon, last = text.partition(":")
     if not colon or not all(part == "" or part.isdigit() for part in (first, last)):
         raise ValueError("write FIRST:LAST, such as 20:79")
