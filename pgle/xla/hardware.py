@@ -99,9 +99,8 @@ class Hardware:
     """One GPU and its links."""
 
     name: str  # name of the target
-    tflops: Mapping[str, float] = field(
-        hash=False
-    )  # peak by dtype, in 10^12 operations per second
+    # peak by dtype, in 10^12 operations per second
+    tflops: Mapping[str, float] = field(hash=False)
     memory_gb_s: float  # device memory bandwidth, 10^9 bytes per second
     cores: int  # streaming multiprocessors
     clock_ghz: float  # boost clock of the cores

@@ -24,7 +24,7 @@ def is_host_copy(module: Module, instruction: Instruction) -> bool:
 
 
 def crosses_host_link(module: Module, instruction: Instruction) -> bool:
-    """Whether it moves data between device and host, a send or receive of the host too."""
+    """Whether an instruction moves data between device and host, also as a send or receive."""
     return is_host_copy(module, instruction) or instruction.is_host_transfer
 
 

@@ -19,9 +19,9 @@ FREE_TARGETS = frozenset(
 
 
 def kind_of(module: Module, instruction: Instruction) -> str:
-    """The label of an instruction in a picture.
+    """Return the label of an instruction in a picture.
 
-    The kind of a collective, ``matmul``, or the opcode of the operation that it runs.
+    It is the kind of a collective, ``matmul``, or the opcode of the operation that it runs.
     """
     kind = collective_kind(module, instruction)
     if kind is not None:

@@ -18,16 +18,16 @@ _Start = tuple[str, Hashable]  # name and key of a collective in the module that
 
 
 def lhs_names(module: Module, lhs_module: Module | None = None) -> dict[str, str]:
-    """The name when LHS ran, for every name under which a collective may run.
+    """Return the name when LHS ran, for every name under which a collective may run.
 
     Args:
         module: the final (after optimizations) module.
-        lhs_module: the module as LHS saw it, from a schedule dump of this compilation or of
-            another compilation of the program.
+        lhs_module: the module as LHS saw it, from a schedule dump of this compilation or of another
+            compilation of the program.
 
     Returns:
-        Starts, plain collectives and wrapped operations → the start's name when LHS ran. A name
-        maps to itself if nothing is known about it.
+        Names of starts, plain collectives and wrapped operations → the start's name when LHS ran. A
+        name maps to itself if nothing is known about it.
     """
     names: dict[str, str] = {}
     unknown: list[Instruction] = []
@@ -49,7 +49,9 @@ def lhs_names(module: Module, lhs_module: Module | None = None) -> dict[str, str
 
 
 def _known_start(module: Module, item: Instruction, known: Mapping[str, _Start]) -> str:
-    """The name of the start that LHS saw for a collective; empty if its names lead to no equal."""
+    """Return the name of the start that LHS saw for a collective; empty if none of its names leads
+    to an equal one.
+    """
     key = _key(module, item)
     for name in _candidates(item, module.wrapped(item)):
         if name in known:
@@ -60,7 +62,7 @@ def _known_start(module: Module, item: Instruction, known: Mapping[str, _Start])
 
 
 def _candidates(item: Instruction, wrapped: Instruction | None) -> list[str]:
-    """The names that a collective may have in the module that LHS saw.
+    """Return the names that a collective may have in the module that LHS saw.
 
     A plain collective has none: XLA gave it a new name after LHS.
     """
@@ -72,7 +74,9 @@ def _candidates(item: Instruction, wrapped: Instruction | None) -> list[str]:
 
 
 def _starts(module: Module) -> dict[str, _Start]:
-    """Name and key of each collective of a module, by its own name and by its wrapped name."""
+    """Return name and key of each collective of a module, by its own name and by its wrapped
+    name.
+    """
     known: dict[str, _Start] = {}
     for item, _ in walk_collectives(module):
         start = (item.name, _key(module, item))

@@ -1,4 +1,4 @@
-"""Which instructions multiply matrices: dots, convolutions, attention and calls of libraries."""
+"""Find the instructions that multiply matrices: dots, convolutions, attention and library calls."""
 
 from __future__ import annotations
 
@@ -6,20 +6,22 @@ from pgle.xla.hlo.module import Instruction, Module
 
 
 def is_attention(instruction: Instruction) -> bool:
-    """Whether it calls a fused attention: cuDNN's, Transformer Engine's or any with such a name."""
+    """Whether it calls fused attention: cuDNN's, Transformer Engine's, or any whose name says
+    so.
+    """
     target = instruction.custom_call_target.lower()
     return "fmha" in target or "attn" in target or "flash_attention" in target
 
 
 def is_convolution(instruction: Instruction) -> bool:
-    """Whether it is a convolution, cuDNN's too."""
+    """Whether it is a convolution, also a call of cuDNN."""
     return (
         instruction.opcode == "convolution" or "$conv" in instruction.custom_call_target
     )
 
 
 def is_gemm(instruction: Instruction) -> bool:
-    """Whether it is a matrix product, or a call of a library for one."""
+    """Whether it is a matrix product, also a call of a library."""
     if instruction.opcode != "custom-call":
         return instruction.opcode == "dot"
     target = instruction.custom_call_target
@@ -27,9 +29,9 @@ def is_gemm(instruction: Instruction) -> bool:
 
 
 def is_product(module: Module, instruction: Instruction) -> bool:
-    """Whether an instruction mostly multiplies matrices.
+    """Whether an instruction multiplies matrices.
 
-    True for dots, convolutions, attention and calls of libraries for them, also inside a fusion.
+    True for dots, convolutions and attention, as library calls and inside a fusion, too.
     """
     opcode = instruction.opcode
     if opcode in ("fusion", "async-start", "call"):

@@ -10,7 +10,7 @@ _CONTROL_FLOW = ("while", "conditional", "call")
 
 
 def owner(module: Module, name: str) -> str | None:
-    """The name of the instruction to which the time of `name` belongs.
+    """Return the name of the instruction to which the time of `name` belongs.
 
     - `name` itself, if the entry computation, a loop, a branch or a call holds it.
     - The fusion, if a fusion holds it: its ``reduce.N`` can have a kernel of its own.
@@ -28,9 +28,9 @@ def owner(module: Module, name: str) -> str | None:
 
 
 def loops(module: Module, name: str) -> tuple[tuple[str, int | None], ...]:
-    """The ``while`` instructions around an instruction, outermost first.
+    """Return the ``while`` instructions around an instruction, outermost first.
 
-    Each with its trip count, which is None if unknown.
+    Each has its trip count, which is None if unknown.
     """
     found: list[tuple[str, int | None]] = []
     instruction = module.instructions.get(name)

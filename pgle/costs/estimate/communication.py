@@ -260,17 +260,14 @@ def _tree_bytes(size: float, group: DeviceGroup, hardware: Hardware) -> float:
     )
 
 
-BINNED = (
-    2,
-    22,
-)  # NCCL release since which calls of one group have protocols by their size
+# NCCL release since which calls of one group have protocols by their size
+BINNED = (2, 22)
 # Calls of one group get one protocol, chosen by their total bytes, if their sizes differ by less
 # than this factor.
 SAME_PROTOCOL = 4
 _RACK = TABLE["gb200"]  # its table has groups larger than one host of other GPUs
-_SIZES = [
-    2.0**bits for bits in range(41)
-]  # bytes at which a curve is computed, up to a tebibyte
+# bytes at which a curve is computed, up to a tebibyte
+_SIZES = [2.0**bits for bits in range(41)]
 
 
 def group_of(

@@ -78,9 +78,8 @@ def _least_operations(module: Module, instruction: Instruction) -> float:
     if routine == "gesvd":
         direct = 4 * short**2 * (long - short / 3)
         return times * min(direct, 2.0 * short**2 * (long + short))
-    return (
-        times * 2 * short**2 * (long - short / 3)
-    )  # a QR factorization, or the routine that makes Q
+    # a QR factorization, or the routine that makes Q
+    return times * 2 * short**2 * (long - short / 3)
 
 
 def _applied_q(module: Module, instruction: Instruction) -> float:

@@ -32,11 +32,8 @@ from pgle.xla.targets import (
 
 _Array: TypeAlias = npt.NDArray[np.float64]
 
-_FASTER = (
-    "f8",
-    "f4",
-    "s8",
-)  # families whose products can be faster than the peak of 16-bit floats
+# families whose products can be faster than the peak of 16-bit floats
+_FASTER = ("f8", "f4", "s8")
 
 GRID_K = (256, 512, 1024, 2048, 4096)
 GRID_B = (1, 2, 4)
@@ -77,10 +74,7 @@ def measured_products(gpu: str, dtype: str) -> npt.NDArray[np.float64]:
 
 _TABLE_BYTES = {"bf16": 2.0, "f8": 1.0, "f32": 4.0}  # bytes of an element
 # numbers of powers of two in the surface: up to 4,096 products, sides up to 2^20
-_BATCHES, _SIDES = (
-    13,
-    21,
-)
+_BATCHES, _SIDES = 13, 21
 
 
 def _place(value: int, points: int) -> tuple[int, float]:

@@ -338,9 +338,10 @@ def size_spread(
             "the number of devices must be positive",
             where=f"{devices_from}, {devices_to}",
         )
+    # imported here because the import takes a tenth of a second
     from scipy.special import (
         stdtrit,
-    )  # imported here because the import takes a tenth of a second
+    )
 
     rates = [
         fmean(rise / sqrt(doublings) for doublings, rise in rows)

@@ -86,9 +86,8 @@ class Carried:
 
     profile: Profile
     matches: tuple[Match, ...]
-    left: tuple[
-        str, ...
-    ]  # instructions of the new module that need a cost and got none
+    # instructions of the new module that need a cost and got none
+    left: tuple[str, ...]
     unused: tuple[str, ...]  # instructions of the old module whose cost was not carried
     # time of the profile's costs for the old module, in µs per execution
     profile_us: float

@@ -272,9 +272,10 @@ def _named_wrongly(form: str, where: AnyPath, suffix: str) -> UserError:
 
 
 def _message(data: bytes) -> ProfiledInstructionsProto | None:
+    # text profiles do not need it, and it adds 6 ms to each command's start
     from google.protobuf.message import (
         DecodeError,
-    )  # text profiles do not need it, and it adds 6 ms to each command's start
+    )
 
     from pgle.xla.protos.profiled_instructions_pb2 import ProfiledInstructionsProto
 
@@ -605,11 +606,8 @@ def described(entries: Sequence[Entry], data: bytes, text: bytes) -> Profile:
 
 def _parsed(text: bytes) -> tuple[_Head, _Sidecar | None]:
     """Return a sidecar's head, and the whole sidecar, or None if it is damaged."""
-    not_json = (
-        msgspec.DecodeError,
-        UnicodeDecodeError,
-        RecursionError,
-    )  # the second comes from names that are not UTF-8
+    # the second comes from names that are not UTF-8
+    not_json = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
     with suppress(*not_json):
         found = msgspec.json.decode(text, type=_Sidecar)
         msgspec.convert(found.provenance, _Provenance)

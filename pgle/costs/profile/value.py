@@ -27,9 +27,8 @@ from pgle.errors import some
 from pgle.files import Json
 from pgle.next import SHOW
 
-Entry = tuple[
-    str, float
-]  # name as written in a file, with its ``fingerprint::`` if any, and µs
+# name as written in a file, with its ``fingerprint::`` if any, and µs
+Entry = tuple[str, float]
 _REMAT_SUFFIX = re.compile(r"\.remat[0-9]*\Z")
 
 
@@ -69,9 +68,8 @@ def has_remat(name: str) -> bool:
 
 # Thirty years. A longer cost cannot be measured, and sums of such costs mean nothing.
 MAX_COST_US = 1e15
-Time = Annotated[
-    float, Meta(ge=0, le=MAX_COST_US)
-]  # microseconds, in the range that msgspec accepts
+# microseconds, in the range that msgspec accepts
+Time = Annotated[float, Meta(ge=0, le=MAX_COST_US)]
 
 
 class Origin(StrEnum):

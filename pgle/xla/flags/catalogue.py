@@ -51,9 +51,8 @@ HOPPER_DEFAULT = ("0.8.0", "0.11.2")
 ``=false`` does not switch it off.
 """
 
-ASYNC_KINDS = ",".join(
-    ASYNC_FLAGS
-)  # list of the JAX-Toolbox guide, for releases without ``allcollectives``
+# list of the JAX-Toolbox guide, for releases without ``allcollectives``
+ASYNC_KINDS = ",".join(ASYNC_FLAGS)
 
 
 def release(version: str) -> tuple[int, ...]:

@@ -1,15 +1,14 @@
-"""The text of XLA_FLAGS as values and back, exactly as XLA reads it.
+"""Parse the text of XLA_FLAGS into values and write it back, exactly as XLA reads it.
 
-Rules of `xla/parse_flags_from_env.cc` and `xla/tsl/util/command_line_flags.cc` (openxla/xla), each
-checked against jaxlib 0.10.2 and 0.12.0.1 by `tests/xla/test_flags_against_xla.py`:
+The rules come from `xla/parse_flags_from_env.cc` and `xla/tsl/util/command_line_flags.cc`
+(openxla/xla). `tests/xla/test_flags_against_xla.py` checks each against jaxlib 0.10.2 and 0.12.0.1:
 
-* flags are separated by blanks, tabs and line ends; a quote counts only directly after ``=``, and
-inside double quotes
-  a backslash takes the next character as it is;
-* the first word that does not begin with ``-`` ends parsing without a message;
-* a text that does not begin with ``-`` is the name of a file that holds the flags, also one of
-  blanks alone, over which XLA ends the program;
-* the last occurrence of a flag wins, except for lists that accumulate (`ACCUMULATING`).
+* Blanks, tabs and line ends separate flags. A quote counts only directly after ``=``. Inside double
+quotes a backslash takes the next character unchanged.
+* The first word that does not begin with ``-`` ends parsing without a message.
+* A text that does not begin with ``-`` is the name of a file that holds the flags. So is a text of
+blanks alone; XLA then ends the program.
+* The last occurrence of a flag wins, except for lists that accumulate (`ACCUMULATING`).
 """
 
 from __future__ import annotations
@@ -22,15 +21,13 @@ from typing import Literal, TypeAlias
 from pgle.errors import UserError, cut
 from pgle.masking import kept_argv
 
-BLANKS = " \t\r\n"  # what separates flags
+BLANKS = " \t\r\n"  # characters that separate flags
 
 ACCUMULATING = frozenset({"xla_disable_hlo_passes", "xla_enable_hlo_passes_only"})
-"""Lists to which every occurrence adds; measured with jaxlib 0.10.2 and 0.12.0.1."""
+"""Lists to which every occurrence adds (measured with jaxlib 0.10.2 and 0.12.0.1)."""
 
 COMMAND_BUFFER = "xla_gpu_enable_command_buffer"
-"""Its items ``+X`` and ``-X`` change the value before them; without a sign the value is
-replaced.
-"""
+"""Its items ``+X`` and ``-X`` change the value before them. An item without a sign replaces it."""
 
 Level: TypeAlias = Literal["error", "warning", "note"]
 
@@ -43,18 +40,17 @@ _WELL_FORMED = re.compile(r"--[A-Za-z0-9_]+\Z")
 
 @dataclass(frozen=True, slots=True)
 class FlagFinding:
-    """Something to say about a flag."""
+    """A remark about a flag."""
 
-    # ``error`` where XLA aborts or the user's intention is lost, ``warning`` where it may be,
-    # ``note`` else
+    # ``error`` if XLA aborts or ignores the user's intention, ``warning`` if it may, else ``note``
     level: Level
     code: str  # a word for machines, such as ``unknown``, ``removed``, ``duplicate``, ``bare-word``
-    flag: str  # the name it is about; empty where it is about the whole text
+    flag: str  # name of the flag; empty if the remark is about the whole text
     message: str  # the fact, one clause
     remedy: str = ""  # what to do; may be empty
 
     def line(self) -> str:
-        """One line: ``--flag: message; remedy``."""
+        """Return the remark as one line: ``--flag: message; remedy``."""
         head = f"--{self.flag}: " if self.flag else ""
         return head + self.message + (f"; {self.remedy}" if self.remedy else "")
 
@@ -63,23 +59,24 @@ class FlagFinding:
 class Flag:
     """One flag."""
 
-    name: str  # without the two dashes; of a malformed flag (``-x``, ``--``) the unchanged text
+    # name without the two dashes; for a malformed flag (``-x``, ``--``) the unchanged text
+    name: str
     # without quotes; None for a bare flag, empty for ``--flag=``
     value: str | None = None
 
     @property
     def key(self) -> str:
-        """The flag as it is written before the equals sign."""
+        """The flag as written before the equals sign."""
         return f"--{self.name}" if _WELL_FORMED.match(f"--{self.name}") else self.name
 
     @property
     def word(self) -> str:
-        """The flag as a word of a command line, its value as it is."""
+        """The flag as one word of a command line, with its value unchanged."""
         return self.key if self.value is None else f"{self.key}={self.value}"
 
     @property
     def text(self) -> str:
-        """The flag as XLA_FLAGS text, quoted where the value needs it."""
+        """The flag as XLA_FLAGS text, quoted if the value needs it."""
         value = self.value or ""
         if value[:1] in ("'", '"') or any(blank in value for blank in BLANKS):
             escaped = value.replace("\\", "\\\\").replace('"', '\\"')
@@ -94,25 +91,25 @@ class Flag:
 
 @dataclass(frozen=True, slots=True)
 class FlagList:
-    """What XLA makes of a text."""
+    """The flags that XLA reads from a text."""
 
-    flags: tuple[Flag, ...] = ()  # in the order of the text, repetitions included
+    flags: tuple[Flag, ...] = ()  # in the order of the text, with repetitions
     text: str = ""  # the text itself
-    # the rest of the text after the first bare word, which XLA never sees
-    ignored: str = ""
-    # the file that XLA reads instead, where the text does not begin with ``-``; `flags` is then
-    # empty
+    ignored: str = ""  # the text from the first bare word on, which XLA ignores
+    # the file that XLA reads instead if the text does not begin with ``-``; `flags` is then empty
     file: str = ""
     findings: tuple[FlagFinding, ...] = ()  # mistakes in the form of the text
 
     def effective(self) -> dict[str, str | None]:
-        """The value that counts for each flag: the last, or all of them for a list that
+        """Return the value of each flag that XLA uses: the last, or all items of a list that
         accumulates.
         """
         return effective(self.flags)
 
     def value(self, name: str) -> str | None:
-        """The value that counts for `name`, ``true`` for a bare flag; None where it is not set."""
+        """Return the value of `name` that XLA uses, ``true`` for a bare flag; None if it is not
+        set.
+        """
         values = self.effective()
         if name not in values:
             return None
@@ -120,26 +117,26 @@ class FlagList:
         return "true" if value is None else value
 
     def is_true(self, name: str) -> bool | None:
-        """A boolean flag as XLA reads it; None where it is not set or not a boolean."""
+        """Return a boolean flag as XLA reads it; None if it is not set or not a boolean."""
         return as_bool(self.value(name))
 
 
 @dataclass(frozen=True, slots=True)
 class FlagPlan:
-    """How a run is to be started."""
+    """The flags and variables to start a run with."""
 
-    # our flags that are added; a user's flag with another value wins
+    # pgle's flags that are added; the user's value of a flag wins
     flags: tuple[Flag, ...]
-    xla_flags: str  # the whole XLA_FLAGS, ours first and then the user's text unchanged
-    # what gives way (``kept``), is left out or will go wrong, and what the user's text hides
+    xla_flags: str  # the whole XLA_FLAGS: pgle's flags, then the user's text unchanged
+    # findings about flags of pgle that lost (``kept``) or are left out, about likely failures, and
+    # about the user's text
     warnings: tuple[FlagFinding, ...]
-    environment: Mapping[str, str] = field(
-        default_factory=dict
-    )  # variables to set where the user has not set them
+    # environment variables to set unless the user has set them
+    environment: Mapping[str, str] = field(default_factory=dict)
 
 
 def parse_flags(text: str) -> FlagList:
-    """Read the text of XLA_FLAGS as XLA does. Never raises: the findings list the mistakes."""
+    """Read the text of XLA_FLAGS as XLA does. It never raises: the findings list the mistakes."""
     stripped = text.lstrip(BLANKS)
     if not text:
         return FlagList()
@@ -168,7 +165,12 @@ def parse_flags(text: str) -> FlagList:
 
 
 def typed_flag(text: str) -> Flag:
-    """A flag of a command line, ``--name=value``, where a value with blanks needs no quotes."""
+    """Return a flag from a command line, ``--name=value``. A value with blanks needs no quotes
+    there.
+
+    Raises:
+        UserError: the text does not begin with ``--``.
+    """
     name, equals, value = text.partition("=")
     if not name.startswith("--"):
         raise UserError(
@@ -183,19 +185,21 @@ def typed_flag(text: str) -> Flag:
 
 
 def format_flags(flags: Iterable[Flag]) -> str:
-    """XLA_FLAGS text of the flags; `parse_flags` gives them back."""
+    """Return the flags as XLA_FLAGS text, which `parse_flags` reads back."""
     return " ".join(flag.text for flag in flags)
 
 
 def to_be_extended(text: str) -> str:
-    """XLA_FLAGS for a program that may add flags to it at either end. Programs are written for an
-    empty variable, so they may leave out the blank: ``flags + "--xla_a=1"``.
+    """Return XLA_FLAGS for a program that may add flags at either end.
+
+    Programs are written for an empty variable, so they may leave out the blank: ``flags +
+    "--xla_a=1"``.
     """
     return f" {text} " if text else text
 
 
 def kept_flags(text: str) -> str:
-    """XLA_FLAGS, or the file that it names, with what looks like a credential masked."""
+    """Return XLA_FLAGS, or the name of its file, with likely credentials masked."""
     parsed = parse_flags(text)
     if parsed.file:
         return " ".join(kept_argv([parsed.file]))
@@ -210,7 +214,7 @@ def kept_flags(text: str) -> str:
 
 
 def effective(flags: Iterable[Flag]) -> dict[str, str | None]:
-    """The value that counts for each flag name, in the order of first occurrence."""
+    """Return the value of each flag that XLA uses, in the order of first occurrence."""
     values: dict[str, str | None] = {}
     for flag in flags:
         before = values.get(flag.name)
@@ -225,12 +229,13 @@ def effective(flags: Iterable[Flag]) -> dict[str, str | None]:
 
 
 def merge_flags(user: FlagList, ours: Sequence[Flag]) -> FlagPlan:
-    """Add our flags to the user's. The user's flags win and stay unchanged; a warning names each of
-    ours that lost.
+    """Add pgle's flags to the user's. The user's flags win and stay unchanged.
+
+    A warning names each of pgle's flags that lost.
 
     Args:
-        user: the user's flags. Where they name a file, pass what the file holds.
-        ours: flags to add; of repeated ones the last counts.
+        user: the user's flags. If they name a file, pass its content.
+        ours: flags to add; the last of repeated flags counts.
     """
     values = user.effective()
     added: list[Flag] = []
@@ -261,8 +266,8 @@ def merge_flags(user: FlagList, ours: Sequence[Flag]) -> FlagPlan:
 
 
 def same_value(first: str | None, second: str | None) -> bool:
-    """Whether two values mean the same: booleans by meaning (bare, ``true``, ``1``), others by
-    text.
+    """Whether two values mean the same. Booleans are compared by meaning (bare, ``true``, ``1``),
+    other values as text.
     """
     one = True if first is None else as_bool(first)
     other = True if second is None else as_bool(second)
@@ -270,13 +275,15 @@ def same_value(first: str | None, second: str | None) -> bool:
 
 
 def as_bool(value: str | None) -> bool | None:
-    """``true``/``1`` and ``false``/``0`` in any case; None for anything else."""
+    """Return True for ``true``/``1`` and False for ``false``/``0`` in any case; None for anything
+    else.
+    """
     words: Mapping[str, bool] = {"true": True, "1": True, "false": False, "0": False}
     return None if value is None else words.get(value.lower())
 
 
 def _one(text: str, start: int) -> tuple[Flag, int]:
-    """The flag that begins at `start`, and where it ends."""
+    """Return the flag that begins at `start`, and where it ends."""
     if found := _QUOTED.match(text, start):
         key, double, single = found.groups()
         return Flag(
@@ -294,18 +301,18 @@ def _name(key: str) -> str:
 
 
 _DASHES = re.compile("[\u2010-\u2015\u2212\ufe58\ufe63\uff0d]")
-"""Hyphens, dashes and minus signs of Unicode that a word processor or a web page puts in place of
+"""Unicode's hyphens, dashes and minus signs that a word processor or web page may put in place of
 ``-``.
 """
 _CURLED = re.compile("[\u2018-\u201f\u00ab\u00bb\u2032\u2033]")
-"""Quotes of Unicode, which no shell and no XLA reads as quotes."""
+"""Unicode's quotes, which no shell and no XLA reads as quotes."""
 _STRAIGHT = "'\""
 
 
 def _plain(text: str) -> str:
-    """The text with ASCII's dashes and without quotes of Unicode.
+    """Replace Unicode's dashes by ASCII's, and remove Unicode's quotes.
 
-    A long dash at the beginning means ``--``.
+    A long dash at the beginning becomes ``--``.
     """
     text = _CURLED.sub("", text)
     if found := re.match(f"(?:{_DASHES.pattern}|-)+", text):
@@ -323,7 +330,9 @@ _BLANK = FlagFinding(
 
 
 def _taken_for_a_file(text: str) -> FlagFinding:
-    """What XLA makes of a text that does not begin with ``-``, and whether that was meant."""
+    """Return a finding on a text that does not begin with ``-``, which XLA takes for the name of a
+    file.
+    """
     file = "XLA takes it for the name of a file that holds the flags"
     if _DASHES.match(text):
         message = f"begins with '{text[0]}', which is not the ASCII hyphen: {file}"
@@ -341,7 +350,9 @@ def _taken_for_a_file(text: str) -> FlagFinding:
 
 
 def _quotes(flag: Flag, raw: str) -> Iterator[FlagFinding]:
-    """Quotes in a flag that XLA takes for a part of the value, or that never end."""
+    """Yield findings on quotes or dashes that XLA takes for a part of the value, and on quotes that
+    never end.
+    """
     value = raw.partition("=")[2]
     if value[:1] in _STRAIGHT and value:
         closed = len(value) > 1 and value.endswith(value[0])
@@ -357,7 +368,7 @@ def _quotes(flag: Flag, raw: str) -> Iterator[FlagFinding]:
         return
     odd = next((char for char in value if char in _STRAIGHT or _CURLED.match(char)), "")
     dash = _DASHES.search(value)
-    is_path = "/" in value  # an apostrophe and a dash may belong to its names
+    is_path = "/" in value  # names of files may hold an apostrophe or a dash
     if odd and (not is_path or value.count(odd) > 1):
         fixed = Flag(
             flag.name, _CURLED.sub("", value).translate({39: None, 34: None})

@@ -1,8 +1,8 @@
 """An HLO module as a value: computations, instructions, shapes, schedule.
 
-Made by `pgle.xla.hlo.dumps` from protobuf dumps, text dumps or protos embedded in xplanes. Names
-are the only identity used outside the reader: ids of HLO protos are opaque and 64 bit wide (since
-jaxlib 0.8.0).
+`pgle.xla.hlo.dumps` makes it from protobuf dumps, text dumps or protos embedded in xplanes. Outside
+the readers only names identify instructions: ids of HLO protos are opaque, and 64 bits wide since
+jaxlib 0.8.0.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from pgle.xla.vendors import Architecture, architecture_in
 
 
 def architecture_in_name(source: str) -> Architecture | None:
-    """The architecture in the file name of a dump (``.sm_9.0_gpu_after_optimizations``).
+    """Return the architecture in the file name of a dump (``.sm_9.0_gpu_after_optimizations``).
 
     None if the name has none.
     """
@@ -65,19 +65,18 @@ BITS: Mapping[str, int] = {
 }
 """Width in bits of one element of each primitive type (`xla/xla_data.proto`)."""
 
-MAX_HLO_BYTES = (
-    2 << 30
-)  # protocol buffers cannot be larger; a text dump of such a module would be unreadable anyway
+# protocol buffers cannot be larger; a text dump of such a module would be unreadable anyway
+MAX_HLO_BYTES = 2 << 30
 NOT_HLO = (
     "pass an after_optimizations .hlo.pb or .txt of --xla_dump_to, or its directory"
 )
 
 DEEPEST = 100
-"""Calls within calls, tuples within tuples; protocol buffers cannot nest deeper either, programs
-seen so far 6.
+"""Most levels of calls or tuples. Protocol buffers cannot nest deeper either. Programs so far have
+6.
 """
 
-HOST_MEMORY_SPACE = 5  # layout memory space of arrays that live in host memory
+HOST_MEMORY_SPACE = 5  # layout memory space of arrays in host memory
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,23 +87,25 @@ class Shape:
     dimensions: tuple[int, ...] = ()  # sizes; empty for scalars and tuples
     elements: tuple[Shape, ...] = ()  # the shapes of a tuple
     memory_space: int = 0  # layout memory space; `HOST_MEMORY_SPACE` means host memory
-    # dimensions from the one whose elements lie side by side to the slowest; empty: the last one
+    # dimensions from the one whose elements are adjacent to the slowest; empty means the last one
     # first
     minor_to_major: tuple[int, ...] = field(default=(), compare=False)
 
     @property
     def count(self) -> int:
-        """Elements of an array."""
+        """Number of elements of an array."""
         return prod(self.dimensions)
 
     @property
     def arrays(self) -> tuple[Shape, ...]:
-        """The shapes of a tuple; of anything else, itself."""
+        """The shapes of a tuple; for any other shape, the shape itself."""
         return self.elements or (self,)
 
     @property
     def size_bytes(self) -> int:
-        """Bytes of all array leaves, without tuple pointers; sub-byte types are packed."""
+        """Bytes of all array leaves, without tuple pointers. Types smaller than a byte are
+        packed.
+        """
         if self.elements:
             return sum(element.size_bytes for element in self.elements)
         return (self.count * BITS.get(self.dtype, 0) + 7) // 8
@@ -116,14 +117,17 @@ class Shape:
 
 
 MAPPED = frozenset(("broadcast", "concatenate", "iota", "reduce", "transpose"))
-"""Opcodes whose ``dimensions`` say which element of an operand goes where, or is counted."""
+"""Opcodes whose ``dimensions`` map elements of an operand to elements of the result, or name the
+counted one.
+"""
 
 
 @dataclass_transform(frozen_default=True)
 def value_of_many(cls: type[_T]) -> type[_T]:
-    """A dataclass that the type checker takes for frozen; making one takes a tenth of the time.
+    """Make a dataclass that the type checker treats as frozen. Creating one takes a tenth of the
+    time.
 
-    For values that exist by the million: a frozen dataclass sets each field through
+    It is for values that exist by the million: a frozen dataclass sets each field through
     ``object.__setattr__``.
     """
     return dataclass(slots=True, unsafe_hash=True)(cls)
@@ -134,61 +138,63 @@ class Instruction:
     """One HLO instruction."""
 
     name: str  # as in the dump, without ``%``; unique in the module
-    # as in the proto (``async-start`` even where the text dump prints ``all-gather-start``)
+    # as in the proto (``async-start`` even if the text dump prints ``all-gather-start``)
     opcode: str
-    shape: Shape  # of the result
+    shape: Shape  # shape of the result
     computation: str  # name of the computation that holds it
-    operands: tuple[str, ...] = ()  # names, in order; all in the same computation
+    operands: tuple[str, ...] = ()  # names, in order, all in the same computation
     called: tuple[str, ...] = ()  # names of the called computations
     # names of instructions that must run before it
     control_predecessors: tuple[str, ...] = ()
-    # the name it had when LHS ran (``metadata.scheduling_name``); empty where absent. To be trusted
-    # for collectives only.
+    # the name when LHS ran (``metadata.scheduling_name``); empty if absent. Reliable only for
+    # collectives.
     scheduling_name: str = ""
     op_name: str = ""  # ``metadata.op_name``, the framework's name
-    channel_id: int | None = None  # of a collective; None where absent
-    # device groups of a collective; empty where absent or "all devices"
+    channel_id: int | None = None  # channel of a collective; None if absent
+    # device groups of a collective; empty if absent or "all devices"
     replica_groups: tuple[tuple[int, ...], ...] = ()
-    source_target_pairs: tuple[tuple[int, int], ...] = ()  # of a collective-permute
-    custom_call_target: str = ""  # of a custom call
+    # pairs of a collective-permute
+    source_target_pairs: tuple[tuple[int, int], ...] = ()
+    custom_call_target: str = ""  # target of a custom call
     fusion_kind: str = ""  # ``kLoop``, ``kInput``, ``kOutput``, ``kCustom`` or empty
     backend_config: str = ""  # JSON text, or empty
     # contracting dimensions of the left operand of a dot
     dot_lhs_contracting: tuple[int, ...] = ()
-    tuple_index: int | None = None  # of a get-tuple-element; None otherwise
-    parameter_number: int | None = None  # of a parameter; None otherwise
-    is_host_transfer: bool = False  # of a send or receive that talks to the host
-    # file and line that made it, ``/src/model.py:12``; empty where absent
+    tuple_index: int | None = None  # index of a get-tuple-element; None otherwise
+    parameter_number: int | None = None  # number of a parameter; None otherwise
+    # True for a send or receive that exchanges data with the host
+    is_host_transfer: bool = False
+    # file and line that made it, ``/src/model.py:12``; empty if absent
     source: str = ""
-    # if that is a library's: the line of the program that leads to it; empty where absent
+    # if `source` is in a library, the line of the program that leads to it; empty if absent
     called_from: str = ""
-    # what the program states that it takes (frontend attribute ``latency_metadata``); None where
-    # absent. XLA's speed-of-light model takes it for any instruction, its table of constants for
-    # custom calls.
+    # the time that the program states (frontend attribute ``latency_metadata``); None if absent.
+    # XLA's speed-of-light model uses it for any instruction, its table of constants for custom
+    # calls.
     latency_ns: int | None = None
-    # value of a scalar integer constant; None of anything else
+    # value of a scalar integer constant; None for anything else
     constant: int | None = None
-    # values of a constant that is a row of 32-bit integers; empty of anything else
+    # values of a constant row of 32-bit integers; empty for anything else
     row: tuple[int, ...] = ()
-    # of a compare: ``EQ``, ``NE``, ``LT``, ``LE``, ``GT`` or ``GE``
+    # direction of a compare: ``EQ``, ``NE``, ``LT``, ``LE``, ``GT`` or ``GE``
     direction: str = ""
-    # of products: ``high``, ``highest``, or the algorithm that the program asks for
-    # (``dot_bf16_bf16_f32_x3``); empty: XLA's default
+    # precision of a product: ``high``, ``highest``, or the algorithm that the program requests
+    # (``dot_bf16_bf16_f32_x3``); empty means XLA's default
     precision: str = ""
-    fft_length: tuple[int, ...] = ()  # of an FFT: lengths of the last dimensions
-    dimensions: tuple[int, ...] = ()  # of what `MAPPED` names: attribute ``dimensions``
-    # of a slice: start, limit and stride by dimension
+    fft_length: tuple[int, ...] = ()  # lengths of the last dimensions of an FFT
+    dimensions: tuple[int, ...] = ()  # attribute ``dimensions`` of opcodes in `MAPPED`
+    # start, limit and stride of a slice, by dimension
     slices: tuple[tuple[int, int, int], ...] = ()
 
     @property
     def line(self) -> str:
-        """The line of the program that leads to it, else the one that made it; may be empty."""
+        """The line of the program that leads to it, else the line that made it; may be empty."""
         return self.called_from or self.source
 
 
 @dataclass(frozen=True, slots=True)
 class Computation:
-    """One computation: its instructions in schedule order where the module is scheduled, else in
+    """One computation. Its instructions are in schedule order if the module is scheduled, else in
     dump order.
     """
 
@@ -203,35 +209,35 @@ class Module:
     """One HLO module."""
 
     name: str  # ``jit_train_step``
-    # HloModuleProto.id, the program id in traces; None where unknown
+    # HloModuleProto.id, the program id in traces; None if unknown
     program_id: int | None
-    # ``fingerprint_before_lhs``, 32 hexadecimal digits; empty where absent
+    # ``fingerprint_before_lhs``, 32 hexadecimal digits; empty if absent
     fingerprint: str
     entry: str  # name of the entry computation
     computations: Mapping[str, Computation]  # by name
-    is_scheduled: bool  # True where instruction order is the schedule
-    num_partitions: int = 1  # SPMD partitions; 1 where unknown
-    num_replicas: int = 1  # replicas; 1 where unknown
-    source: str = ""  # where it was read from
-    # numbers of the parameters whose memory a result takes (donated and used so)
+    is_scheduled: bool  # True if the order of instructions is the schedule
+    num_partitions: int = 1  # SPMD partitions; 1 if unknown
+    num_replicas: int = 1  # replicas; 1 if unknown
+    source: str = ""  # the file that it was read from
+    # numbers of donated parameters whose memory a result takes
     donated: frozenset[int] = frozenset()
-    # by number of a parameter, which device holds which part of it; empty: unknown
+    # by parameter number, which device holds which part of it; empty if unknown
     shards: tuple[Shards, ...] = ()
 
     @cached_property
     def instructions(self) -> Mapping[str, Instruction]:
-        """Every instruction of every computation by name."""
+        """Every instruction of every computation, by name."""
         return {item.name: item for item in self.walk()}
 
     @property
     def num_devices(self) -> int:
-        """Devices that run it together."""
+        """Number of devices that run it together."""
         return self.num_partitions * self.num_replicas
 
     @property
     def architecture(self) -> Architecture | None:
-        """Of the GPU that it was compiled for, from its dump's file name
-        (``.sm_9.0_gpu_after_optimizations``).
+        """Architecture of the GPU that it was compiled for, from the dump's file name
+        (``.sm_9.0_gpu_after_optimizations``); None if unknown.
         """
         return architecture_in_name(self.source)
 
@@ -251,11 +257,11 @@ class Module:
 
     @cached_property
     def scheduled(self) -> tuple[str, ...]:
-        """The computations that LHS schedules, in module order: the entry and computations that
-        only loops call.
+        """The computations that LHS schedules, in module order: the entry, and those that only
+        loops call.
 
-        Command buffers belong to them. Up to jaxlib 0.6 XLA moves scheduled instructions into a
-        call of ``command_buffer.N`` after LHS, under their names (openxla/xla
+        They include command buffers: up to jaxlib 0.6, XLA moves scheduled instructions into a call
+        of ``command_buffer.N`` after LHS. The instructions keep their names (openxla/xla
         `command_buffer_scheduling.cc`).
         """
         found = {self.entry}
@@ -266,8 +272,9 @@ class Module:
         return tuple(name for name in self.computations if name in found)
 
     def wrapped(self, instruction: Instruction) -> Instruction | None:
-        """The instruction that a generic ``async-start/-update/-done`` wraps: the root of its
-        called computation.
+        """Return the instruction that a generic ``async-start/-update/-done`` wraps, else None.
+
+        It is the root of the called computation.
         """
         seen: set[str] = set()
         item: Instruction | None = instruction
@@ -280,41 +287,43 @@ class Module:
                 computation = self.computations.get(name)
                 if computation is not None:
                     return self.instructions.get(computation.root)
-            seen.add(
-                item.name
-            )  # -update and -done may leave the computation to their start
+            # -update and -done may leave the computation to their start
+            seen.add(item.name)
             before = item.operands[0] if item.operands else ""
             item = None if before in seen else self.instructions.get(before)
         return None
 
     def operation(self, instruction: Instruction) -> Instruction:
-        """What it wraps if it is asynchronous and generic, else itself."""
+        """Return the wrapped instruction of a generic asynchronous one, else the instruction
+        itself.
+        """
         return self.wrapped(instruction) or instruction
 
     def called_instructions(self, instruction: Instruction) -> Iterator[Instruction]:
-        """The instructions of the computations that an instruction calls, if they exist."""
+        """Yield the instructions of the computations that an instruction calls, if they exist."""
         for name in instruction.called:
             if name in self.computations:
                 yield from self.computations[name].instructions
 
     def fused(self, instruction: Instruction) -> Computation | None:
-        """What a fusion computes; None of any other instruction."""
+        """Return the computation of a fusion; None for any other instruction."""
         called = instruction.called[:1] if instruction.opcode == "fusion" else ()
         return next(map(self.computations.get, called), None)
 
     def parts(self, instruction: Instruction) -> tuple[Instruction, ...]:
-        """What a fusion holds; any other instruction is its own only part."""
+        """Return the instructions inside a fusion; any other instruction is its own only part."""
         fused = self.fused(instruction)
         return (instruction,) if fused is None else fused.instructions
 
     def operand_shapes(self, instruction: Instruction) -> list[Shape]:
-        """The shapes of its operands, as far as the module has them."""
+        """Return the shapes of the operands that the module holds."""
         found = map(self.instructions.get, instruction.operands)
         return [item.shape for item in found if item is not None]
 
     def work(self, instruction: Instruction) -> Hashable:
-        """Equal for two instructions that do the same work: shapes of result and operands, the
-        called computations.
+        """Return a key that is equal for instructions that do the same work.
+
+        It holds opcode, shapes of result and operands, and the opcodes of fused operations.
         """
         inner = self.operation(instruction)
         opcodes = Counter(part.opcode for part in self.parts(inner))
@@ -328,14 +337,14 @@ class Module:
         )
 
     def walk(self) -> Iterator[Instruction]:
-        """Every instruction, computation by computation."""
+        """Yield every instruction, computation by computation."""
         for computation in self.computations.values():
             yield from computation.instructions
 
 
 def backend_config(instruction: Instruction) -> Json:
-    """The backend config as a dictionary; empty where it is no JSON object (custom calls may hold
-    any text).
+    """Return the backend config as a dictionary; empty if it is not a JSON object, such as a custom
+    call's text.
     """
     if not instruction.backend_config.startswith("{"):
         return {}
@@ -347,16 +356,19 @@ def backend_config(instruction: Instruction) -> Json:
 
 
 def fusion_kind(fusion: Instruction) -> str:
-    """``kLoop``; what XLA names itself, such as ``__triton_gemm`` and ``__dynamic_memcpy``."""
+    """Return the kind of a fusion, ``kLoop``, or XLA's own name, such as ``__triton_gemm`` or
+    ``__dynamic_memcpy``.
+    """
     config = backend_config(fusion).get("fusion_backend_config")
     named = config.get("kind") if isinstance(config, dict) else None
     return str(named) if named else fusion.fusion_kind
 
 
 def known_trip_count(instruction: Instruction) -> int | None:
-    """How often the body of a ``while`` runs, if XLA states it (``known_trip_count``); else None.
+    """Return how often the body of a ``while`` runs if XLA states it (``known_trip_count``), else
+    None.
 
-    `pgle.xla.hlo.trips` reads it from the module's constants where XLA does not.
+    `pgle.xla.hlo.trips` can then read it from the module's constants.
     """
     count = backend_config(instruction).get("known_trip_count")
     try:

@@ -1,9 +1,9 @@
-"""HLO modules from protobufs: `HloProto` and `HloModuleProto` of `xla/service/hlo.proto`; device
-groups, memory plans.
+"""Read HLO modules from protobufs: `HloProto` and `HloModuleProto` of `xla/service/hlo.proto`, with
+device groups and memory plans.
 
-A dump's buffer assignment is what XLA planned to hold in device memory. The heap simulator's trace
-lists, in the order of the schedule, when each temporary buffer is allocated and freed; buffers that
-share memory are one group, freed with its last member.
+The buffer assignment in a dump is the device memory that XLA planned. The trace of its heap
+simulator lists when each temporary buffer is allocated and freed, in the order of the schedule.
+Buffers that share memory form a group, which is freed with its last member.
 """
 
 from __future__ import annotations
@@ -42,7 +42,11 @@ _Event = hlo_pb2.HeapSimulatorTrace.Event
 
 
 def groups_of(item: hlo_pb2.HloInstructionProto) -> Groups:
-    """The replica groups of an instruction proto; empty where it states none."""
+    """Return the replica groups of an instruction proto; empty if it states none.
+
+    Raises:
+        UserError: the groups are impossible.
+    """
     try:
         return _stated_groups(item)
     except ValueError as error:
@@ -65,7 +69,7 @@ def _stated_groups(item: hlo_pb2.HloInstructionProto) -> Groups:
 
 
 def _mesh(mesh: hlo_pb2.MeshProto) -> tuple[Sequence[int], Sequence[int]]:
-    """The sizes of a mesh's axes, and its devices in the order of the mesh."""
+    """Return the sizes of a mesh's axes, and its devices in mesh order."""
     ids: Sequence[int] = mesh.device_ids
     if not ids and mesh.HasField("iota_transform"):
         iota = mesh.iota_transform
@@ -76,7 +80,7 @@ def _mesh(mesh: hlo_pb2.MeshProto) -> tuple[Sequence[int], Sequence[int]]:
 def _axes(
     stated: Iterable[hlo_pb2.AxisRefProto],
 ) -> list[tuple[int, SubAxis | None]]:
-    """Axes or parts of axes, as `mesh_groups` takes them."""
+    """Return axes, or parts of axes, in the form of `mesh_groups`."""
     axes: list[tuple[int, SubAxis | None]] = []
     for axis in stated:
         info = axis.sub_axis_info
@@ -86,7 +90,7 @@ def _axes(
 
 
 def _shards_of(sharding: hlo_pb2.OpSharding) -> Shards:
-    """Which device holds which part of an array; empty where that is not known."""
+    """Return which device holds which part of an array; empty if unknown."""
     try:
         if sharding.HasField("named_sharding"):
             return _named_shards(sharding.named_sharding)
@@ -133,7 +137,7 @@ def _iota(proto: hlo_pb2.IotaReplicaGroupListProto) -> Groups:
 
 
 _STABLEHLO = re.compile(rb"ML\xefR|(?:\s|//[^\n]*\n|#[^\n]*\n)*module\b[^\n]*\{")
-"""MLIR bytecode, or the head of a module in text, behind its comments, aliases and locations."""
+"""MLIR bytecode, or the head of a module in text after its comments, aliases and locations."""
 
 _DTYPES: Mapping[int, str] = {
     number: {"OPAQUE_TYPE": "opaque"}.get(name, name.lower())
@@ -142,7 +146,11 @@ _DTYPES: Mapping[int, str] = {
 
 
 def module_from_bytes(data: bytes, source: str) -> Module:
-    """A module from a serialized `HloProto` or `HloModuleProto`."""
+    """Return a module from a serialized `HloProto` or `HloModuleProto`.
+
+    Raises:
+        UserError: the bytes are something else, or cut short.
+    """
     if data.lstrip()[:9] == b"HloModule":
         raise UserError(
             "is HLO text, not a protocol buffer",
@@ -172,8 +180,10 @@ def module_from_bytes(data: bytes, source: str) -> Module:
 
 
 def module_from_proto(proto: hlo_pb2.HloModuleProto, source: str) -> Module:
-    """A module from a parsed `HloModuleProto`; missing or impossible parts (`checked`) raise
-    `UserError`.
+    """Return a module from a parsed `HloModuleProto`.
+
+    Raises:
+        UserError: parts are missing or impossible (`checked`).
     """
     if not proto.computations:
         raise UserError("holds no HLO computation", where=source, remedy=NOT_HLO)
@@ -219,7 +229,7 @@ def module_from_proto(proto: hlo_pb2.HloModuleProto, source: str) -> Module:
 
 
 def _frames(index: hlo_pb2.StackFrameIndexProto) -> Frames:
-    """The stack frames of a module; numbers of the table count from 1."""
+    """Return the stack frames of a module. The numbers in the table count from 1."""
     files = index.file_names
     places = index.file_locations
     found = Frames()
@@ -239,13 +249,13 @@ def _latency_ns(item: hlo_pb2.HloInstructionProto) -> int | None:
 
 
 _WORD = {"s8": (1, True), "u8": (1, False), "s16": (2, True), "u16": (2, False)}
-"""By type: bytes of a value, and whether it has a sign (`LiteralProto` packs values of few
-bytes).
+"""By type: bytes of a value, and whether it is signed. `LiteralProto` packs values of a few
+bytes.
 """
 
 
 def _constant(item: hlo_pb2.HloInstructionProto) -> int | None:
-    """The value of a constant that is one integer; None of any other constant."""
+    """Return the value of a constant that is one integer; None for any other constant."""
     literal, shape = item.literal, item.shape
     dtype = _DTYPES.get(shape.element_type, "opaque")
     if shape.dimensions or not item.HasField("literal"):
@@ -269,15 +279,15 @@ def _constant(item: hlo_pb2.HloInstructionProto) -> int | None:
 
 
 def _row(item: hlo_pb2.HloInstructionProto) -> tuple[int, ...]:
-    """The values of a constant that is a row of 32-bit integers; empty of any other."""
+    """Return the values of a constant row of 32-bit integers; empty for any other constant."""
     if len(item.shape.dimensions) != 1:
         return ()
     return (*item.literal.s32s, *item.literal.u32s)
 
 
 def _precision(config: hlo_pb2.PrecisionConfig) -> str:
-    """The algorithm that a product asks for, else the highest precision of its operands; empty by
-    default.
+    """Return the algorithm that a product requests, else the highest precision of its operands;
+    empty for the default.
     """
     names = hlo_pb2.PrecisionConfig.Algorithm
     if config.algorithm and config.algorithm in names.values():
@@ -291,7 +301,7 @@ def _precision(config: hlo_pb2.PrecisionConfig) -> str:
 
 
 def _particulars(item: hlo_pb2.HloInstructionProto) -> dict[str, Any]:
-    """The fields that few instructions have."""
+    """Return the fields that only few instructions have."""
     read = _READ_OF_OPCODE.get(item.opcode)
     fields = {} if read is None else read(item)
     if item.backend_config:
@@ -325,11 +335,11 @@ _READ_OF_OPCODE: Mapping[
         opcode: lambda item: {"dimensions": tuple(item.dimensions)} for opcode in MAPPED
     },
 }
-"""The fields that only instructions of one opcode have."""
+"""Functions that read the fields of one opcode."""
 
 
 class _Builder:
-    """Protos → values. Shapes and device groups repeat a lot and are made once each."""
+    """Turns protos into values. Equal shapes and device groups are made once."""
 
     def __init__(
         self, proto: hlo_pb2.HloModuleProto, computation_names: Mapping[int, str]
@@ -365,7 +375,7 @@ class _Builder:
         computation: str,
         ids: Mapping[int, str],
     ) -> Instruction:
-        """One instruction."""
+        """Return one instruction."""
         metadata = item.metadata
         return Instruction(
             name=item.name,
@@ -384,7 +394,7 @@ class _Builder:
     def links(
         self, item: hlo_pb2.HloInstructionProto, ids: Mapping[int, str]
     ) -> dict[str, Any]:
-        """The fields of an instruction that name others and computations."""
+        """Return the fields that name other instructions and computations."""
         fields: dict[str, Any] = {}
         if item.operand_ids:
             fields["operands"] = tuple([ids[id_] for id_ in item.operand_ids])
@@ -399,7 +409,7 @@ class _Builder:
         return fields
 
     def collective(self, item: hlo_pb2.HloInstructionProto) -> dict[str, Any]:
-        """The fields that only a collective has."""
+        """Return the fields that only collectives have."""
         if not item.channel_id and not is_collective_opcode(item.opcode):
             return {}
         pairs: Groups = tuple(
@@ -415,8 +425,9 @@ class _Builder:
         }
 
     def sources(self, metadata: hlo_pb2.OpMetadata) -> dict[str, Any]:
-        """Files and lines: of older releases in the metadata, of newer ones in the module's table
-        of stack frames.
+        """Return the file and line of an instruction.
+
+        Older releases store them in its metadata, newer ones in the module's table of stack frames.
         """
         number = metadata.stack_frame_id
         if metadata.source_file:
@@ -426,7 +437,7 @@ class _Builder:
         return {"source": source, "called_from": self.frames.called_from(number)}
 
     def shape(self, proto: hlo_pb2.ShapeProto) -> Shape:
-        """A shape, the same object for the same proto."""
+        """Return a shape; the same object for equal protos."""
         key = proto.SerializeToString()
         found = self.shapes.get(key)
         if found is None:
@@ -440,7 +451,7 @@ class _Builder:
         return found
 
     def replica_groups(self, item: hlo_pb2.HloInstructionProto) -> Groups:
-        """The device groups of a collective, the same object for the same fields."""
+        """Return the device groups of a collective; the same object for equal fields."""
         key = b"|".join(
             [
                 item.mesh_axes_replica_group_list.SerializeToString(),
@@ -458,20 +469,20 @@ class _Builder:
 class Buffer:
     """One value in memory."""
 
-    instruction: str  # that makes it
-    shape_index: tuple[int, ...]  # which element of its result, empty for all of it
-    size_bytes: int  # in memory
+    instruction: str  # the instruction that makes it
+    # the element of its result; empty for the whole result
+    shape_index: tuple[int, ...]
+    size_bytes: int  # bytes in memory
 
 
 @dataclass(frozen=True)
 class BufferPlan:
-    """Device memory of one execution of a module; the four sizes add up to what it needs."""
+    """Device memory of one execution of a module. The four sizes add up to its total."""
 
-    # parameters; results that take their place (donation) are in here
-    arguments_bytes: int
+    arguments_bytes: int  # parameters, with results that take their place (donation)
     outputs_bytes: int  # other results
     constants_bytes: int  # constants
-    temporary_bytes: int  # the rest, with what fragmentation wastes
+    temporary_bytes: int  # the rest, including fragmentation
     live: tuple[Buffer, ...]  # temporary buffers at the peak, the largest first
     # instruction at which the temporary buffers are largest; empty if unknown
     peak_at: str
@@ -481,7 +492,7 @@ class BufferPlan:
 
     @property
     def peak_bytes(self) -> int:
-        """All of it."""
+        """All memory, in bytes."""
         return (
             self.arguments_bytes
             + self.outputs_bytes
@@ -491,7 +502,7 @@ class BufferPlan:
 
 
 def buffers_from_bytes(data: bytes) -> BufferPlan | None:
-    """The plan in a serialized `HloProto`; None where it is something else or holds none."""
+    """Return the plan in a serialized `HloProto`; None if it is something else or has no plan."""
     try:
         proto = hlo_pb2.HloBuffersProto.FromString(data)
     except DecodeError:
@@ -503,7 +514,7 @@ def buffers_from_bytes(data: bytes) -> BufferPlan | None:
         ("arguments_bytes", "outputs_bytes", "constants_bytes", "temporary_bytes"), 0
     )
     for item in plan.buffer_allocations:
-        # other colours are other memories
+        # other colours mean other memories
         if not item.is_thread_local and item.color == 0:
             sizes[_field_of(item)] += item.size
     names: dict[int, str] = {}
@@ -523,7 +534,7 @@ def buffers_from_bytes(data: bytes) -> BufferPlan | None:
     return BufferPlan(**sizes, live=tuple(live), peak_at=at, course_bytes=course)
 
 
-_Peak = tuple[list[Buffer], str, tuple[int, ...]]  # what `_peak` returns
+_Peak = tuple[list[Buffer], str, tuple[int, ...]]  # the result of `_peak`
 
 
 def _held_bytes(peak: _Peak) -> int:
@@ -531,7 +542,7 @@ def _held_bytes(peak: _Peak) -> int:
 
 
 def _field_of(allocation: hlo_pb2.BufferAllocationProto) -> str:
-    """The field of `BufferPlan` in which an allocation counts."""
+    """Return the field of `BufferPlan` that counts an allocation."""
     if allocation.is_entry_computation_parameter:
         return "arguments_bytes"
     if allocation.is_constant:
@@ -540,8 +551,9 @@ def _field_of(allocation: hlo_pb2.BufferAllocationProto) -> str:
 
 
 def _peak(trace: hlo_pb2.HeapSimulatorTrace, buffers: Mapping[int, Buffer]) -> _Peak:
-    """The buffers that hold memory when most is held, one per group that shares it; the
-    instruction; the bytes that are held after each event.
+    """Return the buffers at the peak, the instruction there, and the bytes held after each event.
+
+    Of the buffers that share memory, one is returned.
     """
     events = [event for event in trace.events if event.buffer_id in buffers]
     _, course = _played(events, buffers)
@@ -556,8 +568,8 @@ def _peak(trace: hlo_pb2.HeapSimulatorTrace, buffers: Mapping[int, Buffer]) -> _
 def _played(
     events: Sequence[_Event], buffers: Mapping[int, Buffer]
 ) -> tuple[list[int], list[int]]:
-    """The buffers that hold memory after some events, one per group, and the bytes that are held
-    after each event.
+    """Return the buffers held after some events, one per group, and the bytes held after each
+    event.
     """
     group: dict[int, int] = {}
     members: Counter[int] = Counter()

@@ -1,11 +1,15 @@
-"""Replica groups of collectives as lists of devices, and as XLA writes them in HLO text; which
-device holds which shard of an array.
+"""Replica groups of collectives as lists of devices, read from XLA's HLO text; and which device
+holds which shard of an array.
 
-Standard library only, Python 3.10 or newer: the hook loads this file inside the user's program.
+This file imports only the standard library of Python 3.10 or newer: the hook loads it inside the
+user's program.
 
-The forms come from `xla/xla_data.proto`: lists, iota lists (`xla/hlo/ir/tile_assignment.h`: an iota
-of all devices, reshaped, transposed, cut into rows) and axes of a mesh (groups run along the listed
-axes, the first one slowest).
+`xla/xla_data.proto` has three forms:
+
+- lists of devices;
+- iota lists: an iota of all devices, reshaped, transposed and cut into rows
+  (`xla/hlo/ir/tile_assignment.h`);
+- axes of a mesh: groups run along the listed axes, the first one slowest.
 """
 
 from __future__ import annotations
@@ -20,16 +24,16 @@ Groups = tuple[tuple[int, ...], ...]
 SubAxis = tuple[int, int]
 
 MAX_DEVICES = 1 << 22
-"""Bound on the devices that one collective may name: ten times the largest machine, and still
-little memory.
+"""Most devices that one collective may name: ten times the largest machine, and still little
+memory.
 """
 
 
 def iota_ids(reshape: Sequence[int], transpose: Sequence[int]) -> list[int]:
-    """0, 1, 2 … up to the product of `reshape`, reshaped, transposed and flattened.
+    """Return 0, 1, 2 … up to the product of `reshape`, reshaped, transposed and flattened.
 
     Raises:
-        ValueError: the numbers are no permutation of that many dimensions, or ask for too many
+        ValueError: `transpose` is not a permutation of the dimensions, or there are too many
             devices.
     """
     count = prod(reshape)
@@ -56,7 +60,11 @@ def _sums(starts: Sequence[int], steps: Sequence[int]) -> list[int]:
 def iota_groups(
     groups: int, size: int, reshape: Sequence[int], transpose: Sequence[int]
 ) -> Groups:
-    """Iota groups: `groups` rows of `size` devices."""
+    """Return `groups` rows of `size` devices.
+
+    Raises:
+        ValueError: the numbers do not fit each other.
+    """
     ids = iota_ids(reshape or [groups * size], transpose)
     if groups * size != len(ids):
         raise ValueError(
@@ -68,12 +76,15 @@ def iota_groups(
 def mesh_groups(
     sizes: Sequence[int], ids: Sequence[int], axes: Sequence[tuple[int, SubAxis | None]]
 ) -> Groups:
-    """Groups along axes of a mesh.
+    """Return the groups along axes of a mesh.
 
     Args:
-        sizes: of the mesh's axes, slowest first.
-        ids: devices in mesh order; empty: 0, 1, 2 …
-        axes: the axes (by index) or parts of axes along which the devices of a group lie.
+        sizes: sizes of the mesh's axes, slowest first.
+        ids: devices in mesh order; empty means 0, 1, 2 …
+        axes: the axes (by index), or parts of axes, along which the devices of a group are.
+
+    Raises:
+        ValueError: the mesh has another number of devices, or no such axis.
     """
     devices = ids or iota_ids(sizes, ())
     if len(devices) != prod(sizes):
@@ -102,8 +113,9 @@ def mesh_groups(
 
 
 def _parts(size: int, subs: Sequence[SubAxis]) -> list[SubAxis]:
-    """An axis cut at the edges of the given parts: (product before, size) of each piece, slowest
-    first.
+    """Cut an axis at the edges of the given parts.
+
+    Return (product of the slower pieces, size) of each piece, slowest first.
     """
     edges = sorted(
         {1, size} | {pre for pre, _ in subs} | {pre * part for pre, part in subs}
@@ -135,13 +147,16 @@ PAIRS_OF_SEND = re.compile(rf'{SEND_ATTRIBUTE}="?(\{{(?:\{{[^{{}}]*\}},?)*\}})')
 
 
 def integers(text: str | None) -> tuple[int, ...]:
-    """``1,2,3`` as integers."""
+    """Return the integers in ``1,2,3``."""
     return tuple(map(int, text.split(","))) if text else ()
 
 
 def groups_from_text(text: str) -> Groups:
-    """``{{0,1},{2,3}}``, ``[2,4]<=[4,2]T(1,0)`` or ``mesh['x'=2,'y'=4] {'y':(1)2}`` as device
-    groups.
+    """Return the device groups in ``{{0,1},{2,3}}``, ``[2,4]<=[4,2]T(1,0)`` or ``mesh['x'=2,'y'=4]
+    {'y':(1)2}``.
+
+    Raises:
+        ValueError: the text has none of these forms.
     """
     if not text:
         return ()
@@ -174,8 +189,8 @@ def _mesh_ids(text: str | None) -> Sequence[int]:
 
 
 Shards = tuple[int, ...]
-"""By device, the number of the shard that it holds; devices with one number hold the same. One
-number alone: all devices hold the whole array. Empty: unknown.
+"""By device, the number of its shard. Devices with equal numbers hold the same. One number alone
+means that all devices hold the whole array. Empty if unknown.
 """
 
 WHOLE: Shards = (0,)
@@ -187,11 +202,11 @@ _COPIES = ("last_tile_dim_replicate", "last_tile_dims={replicated}")
 
 
 def tiled(devices: Sequence[int], copies: int) -> Shards:
-    """The shards of a tiling.
+    """Return the shards of a tiling.
 
     Args:
-        devices: in the order of the tiles, those with the same tile next to each other.
-        copies: devices with the same tile.
+        devices: devices in the order of the tiles; those with the same tile are adjacent.
+        copies: number of devices with the same tile.
     """
     found = [0] * len(devices)
     for place, device in enumerate(devices):
@@ -204,15 +219,15 @@ def tiled(devices: Sequence[int], copies: int) -> Shards:
 def along_axes(
     sizes: Sequence[int], ids: Sequence[int], axes: Sequence[tuple[int, SubAxis | None]]
 ) -> Shards:
-    """The shards of an array that is divided along axes of a mesh, as `mesh_groups` takes them."""
+    """Return the shards of an array that is divided along mesh axes, given as for `mesh_groups`."""
     rows = mesh_groups(sizes, ids, axes)
     by_place = list(chain.from_iterable(zip(*rows, strict=True)))
     return tiled(by_place, len(rows))
 
 
 def shards_from_text(text: str) -> Shards:
-    """The shards of ``replicated``, ``devices=[2,1,2]<=[4] last_tile_dim_replicate`` or
-    ``devices=[2]1,0``; empty of anything else.
+    """Return the shards in ``replicated``, ``devices=[2,1,2]<=[4] last_tile_dim_replicate`` or
+    ``devices=[2]1,0``; empty for anything else.
     """
     if text == "replicated":
         return WHOLE

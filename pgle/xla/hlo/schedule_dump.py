@@ -1,10 +1,11 @@
-"""What the latency-hiding scheduler believed: the dumps of ``--xla_dump_latency_hiding_schedule``.
+"""Read what the latency-hiding scheduler assumed: the dumps of
+``--xla_dump_latency_hiding_schedule``.
 
-XLA writes ``MODULE.schedule.txt`` (``.schedule.pb`` with ``--xla_dump_hlo_as_proto``), a
-`ScheduleProto` of `xla/xla.proto`: the module as LHS saw it, and when it placed each instruction.
-The dump of a second module of the same name overwrites the first. One cycle is one microsecond on
-GPU. Up to jaxlib 0.5.0 the file is named after the entry computation and holds its schedule alone,
-before the module (`EntryScheduleProto`).
+XLA writes ``MODULE.schedule.txt`` (``.schedule.pb`` with ``--xla_dump_hlo_as_proto``). It is a
+`ScheduleProto` of `xla/xla.proto`: the module as LHS saw it, and when LHS placed each instruction.
+If a second module has the same name, its dump overwrites the first. On GPU one cycle is one
+microsecond. Up to jaxlib 0.5.0 the file is named after the entry computation. It then holds only
+that schedule, before the module (`EntryScheduleProto`).
 """
 
 from __future__ import annotations
@@ -26,18 +27,18 @@ from pgle.xla.protos import schedule_pb2
 
 _NAME = re.compile(r"(.+)\.schedule\.(txt|pb)(\.xz|\.gz)?$")
 _ENTRY_TEXT = re.compile(rb"\s*(instructions|computation_id)\b")
-# field 1 is a module: it begins with its field 1, the name
+# field 1 is a module, which begins with its own field 1, the name
 _MODULE_FIRST = re.compile(rb"\x0a[\x80-\xff]*[\x00-\x7f]\x0a")
-_NOISE = 1e-6  # cycles; sums of floats are not exact
-# less is rounding: times are doubles from the start of the computation
+_NOISE = 1e-6  # cycles, because sums of floats are not exact
+# smaller gaps are rounding: times are doubles from the start of the computation
 _IDLE_CYCLES = 1e-3
-_START_CYCLES = 1.5  # starts take one cycle; what takes longer occupies its cost
+_START_CYCLES = 1.5  # starts take one cycle; a longer one occupies its cost
 _Proto = schedule_pb2.ScheduleProto | schedule_pb2.EntryScheduleProto
 _HOW = "dump with XLA_FLAGS='--xla_dump_to=DIR --xla_dump_latency_hiding_schedule=true'"
 
-# Three quarters of a text dump are fields that nobody reads; protobuf's text parser is slow, so
-# they go first. Only XLA's own indented form is touched: one field per line, a block closed at the
-# indentation where it opened.
+# Three quarters of a text dump are fields that pgle does not read. They are removed first, because
+# protobuf's text parser is slow. Only XLA's own indented form is changed: one field per line, and a
+# block closes at the indentation where it opened.
 _UNUSED_BLOCK = re.compile(
     r"^( +)(?:layout|program_shape|host_program_shape|stack_frame_index|statistics_viz"
     r"|frontend_attributes|literal|window|input_output_alias|buffer_donor|spmd_\w+|sharding) \{\n"
@@ -53,14 +54,16 @@ _UNUSED_LINE = re.compile(
 
 @dataclass(frozen=True, slots=True)
 class Slot:
-    """Where LHS placed an instruction: cycles from the start of its computation."""
+    """The place of an instruction in LHS's schedule, in cycles from the start of its
+    computation.
+    """
 
     start_cycles: float
     end_cycles: float
 
     @property
     def cycles(self) -> float:
-        """The cost that LHS believed, of anything but starts and dones (these occupy one cycle)."""
+        """The cost that LHS assumed. Starts and dones occupy one cycle instead."""
         return self.end_cycles - self.start_cycles
 
 
@@ -68,24 +71,24 @@ class Slot:
 class Statistics:
     """The sums of one computation's schedule, in cycles."""
 
-    total_wasted_cycles: float  # in which nothing ran
-    total_cycles: float  # the length of the computation
+    total_wasted_cycles: float  # cycles in which nothing ran
+    total_cycles: float  # length of the computation
 
 
 @dataclass(frozen=True)
 class ComputationSchedule:
-    """The schedule of one computation; bodies of loops count once.
+    """The schedule of one computation; the body of a loop counts once.
 
-    Sums are read off the slots. The dump's own ``scheduler_statistics`` are of the order that LHS
-    was given (observed, jaxlib 0.10.2 and 0.12.0.1: gathers of a Llama-70B loop count as exposed
-    although compute overlaps them).
+    Sums come from the slots. The dump's own ``scheduler_statistics`` are for the order before LHS.
+    Observed with jaxlib 0.10.2 and 0.12.0.1: gathers of a Llama-70B loop count as exposed although
+    compute overlaps them.
     """
 
     slots: Mapping[str, Slot]  # by instruction name, in schedule order
 
     @cached_property
     def statistics(self) -> Statistics:
-        """Its sums."""
+        """The sums of the schedule."""
         wasted = busy_until = 0.0
         for slot in self.slots.values():
             if slot.start_cycles > busy_until + _NOISE:
@@ -98,11 +101,11 @@ class ComputationSchedule:
 
 @dataclass(frozen=True, slots=True)
 class Latency:
-    """What LHS believed of an asynchronous operation."""
+    """What LHS assumed for an asynchronous operation."""
 
     pair: AsyncPair  # the operation
-    # from the start of its start to the start of its done. The believed latency is at most this,
-    # and exactly this where nothing hid it.
+    # cycles from the start's beginning to the done's beginning. The assumed latency is at most
+    # this, and exactly this if nothing hid it.
     span_cycles: float
 
 
@@ -110,22 +113,23 @@ class Latency:
 class LhsSchedule:
     """One schedule dump."""
 
-    # as LHS saw it, in the order that LHS chose; names are the ones that count for a profile
+    # the module as LHS saw it, in the order that LHS chose; its names are those that XLA looks up
+    # in a profile
     module: Module
-    # the schedules by computation name. Computations without asynchronous operations have none.
+    # schedules by computation name. Computations without asynchronous operations have none.
     computations: Mapping[str, ComputationSchedule]
-    latencies: Mapping[str, Latency]  # of asynchronous operations, by the start's name
-    source: str = ""  # where it was read from
+    latencies: Mapping[str, Latency]  # asynchronous operations, by the start's name
+    source: str = ""  # the file that it was read from
 
     @cached_property
     def assumed_us(self) -> Mapping[str, float | None]:
-        """The time that LHS assumed for each instruction that takes time, in microseconds.
+        """The time in µs that LHS assumed for each instruction that takes time; None if the
+        schedule does not show it.
 
-        The time is None if the schedule does not show it.
-        An ordinary instruction occupies exactly its cost. Starts and dones occupy one cycle
-        whatever they cost: the latency shows only where the done had to wait for it. The start of
-        an asynchronous fusion with a collective in it occupies its cost as well, before its latency
-        (jaxlib 0.12.0.1).
+        An ordinary instruction occupies exactly its cost. Starts and dones occupy one cycle,
+        whatever they cost. The latency shows only if the done had to wait for it. The start of an
+        asynchronous fusion with a collective also occupies its cost, before its latency (jaxlib
+        0.12.0.1).
         """
         slots = _all_slots(self.computations)
         starts = {
@@ -141,7 +145,7 @@ class LhsSchedule:
                 start = start_of.get(name)
                 if start in starts and slot.start_cycles > free + _IDLE_CYCLES:
                     assumed[start] = self.latencies[start].span_cycles
-                # a cost may be no number, and then it is not <= 0
+                # a cost may be NaN, which is not <= 0
                 elif start is None and name not in starts and not slot.cycles <= 0:
                     assumed[name] = slot.cycles
                 free = max(free, slot.end_cycles)
@@ -149,7 +153,7 @@ class LhsSchedule:
 
 
 def _all_slots(computations: Mapping[str, ComputationSchedule]) -> dict[str, Slot]:
-    """The slots of all computations by instruction name."""
+    """Return the slots of all computations by instruction name."""
     slots: dict[str, Slot] = {}
     for schedule in computations.values():
         slots |= schedule.slots
@@ -157,11 +161,11 @@ def _all_slots(computations: Mapping[str, ComputationSchedule]) -> dict[str, Slo
 
 
 def find_schedule_dumps(path: AnyPath) -> dict[str, AnyPath]:
-    """Schedule dumps by module name.
+    """Return schedule dumps by module name.
 
     Args:
-        path: a dump file, or a directory that is searched at any depth. If several processes
-            left dumps of one name, the first in path order is taken.
+        path: a dump file, or a directory, which is searched at any depth. If several processes
+            wrote dumps of one name, the first in path order is taken.
     """
     files = sorted(path.rglob("*.schedule.*")) if path.is_dir() else [path]
     found: dict[str, AnyPath] = {}
@@ -173,8 +177,9 @@ def find_schedule_dumps(path: AnyPath) -> dict[str, AnyPath]:
 
 
 def _module_name(file: AnyPath) -> str:
-    """The module's name in the head of a dump; file names may lack a trailing ``_``. Empty where it
-    does not show.
+    """Return the module's name from the head of a dump; empty if the head does not show it.
+
+    File names may lack a trailing ``_``.
     """
     head = read_head(file, 4096)
     if ".schedule.txt" in file.name:
@@ -193,7 +198,11 @@ def _module_name(file: AnyPath) -> str:
 
 
 def read_schedule_dump(path: AnyPath) -> LhsSchedule:
-    """Read a ``.schedule.txt`` or ``.schedule.pb`` (``.xz``, ``.gz`` too)."""
+    """Read a ``.schedule.txt`` or ``.schedule.pb``, also ``.xz`` and ``.gz``.
+
+    Raises:
+        UserError: the file is not a schedule dump, or cut short.
+    """
     data = read_bytes(path, max_bytes=MAX_HLO_BYTES)
     if not data.strip():
         raise UserError("empty schedule dump", where=path, remedy=_HOW)
@@ -280,7 +289,9 @@ def _schedule(proto: _Proto, source: str) -> LhsSchedule:
 
 
 def _latencies(module: Module, slots: Mapping[str, Slot]) -> dict[str, Latency]:
-    """What LHS believed of each asynchronous operation that it placed, by the start's name."""
+    """Return what LHS assumed for each asynchronous operation that it placed, by the start's
+    name.
+    """
     found: dict[str, Latency] = {}
     for pair in async_pairs(module):
         if pair.start in slots and pair.done in slots:
@@ -292,8 +303,8 @@ def _latencies(module: Module, slots: Mapping[str, Slot]) -> dict[str, Latency]:
 def _in_slot_order(
     module: Module, schedules: Mapping[str, ComputationSchedule]
 ) -> dict[str, Computation]:
-    """The computations in the order that LHS chose; the module in a dump still has the order from
-    before.
+    """Return the computations in the order that LHS chose. The module in a dump still has the order
+    before LHS.
     """
     ordered = dict(module.computations)
     for name, schedule in schedules.items():

@@ -1,8 +1,8 @@
-"""HLO modules from text, as ``--xla_dump_to`` and `Compiled.as_text` print them, in one pass over
-the lines.
+"""Read HLO modules from text, as ``--xla_dump_to`` and `Compiled.as_text` print them, in one pass
+over the lines.
 
-Text says less than the proto: ids are missing, and jaxlib 0.12 leaves get-tuple-elements out and
-writes ``%name#1``; these become instructions called ``name#1``. The grammar follows
+Text holds less than the proto. It has no ids. jaxlib 0.12 leaves out get-tuple-elements and writes
+``%name#1``; these become instructions called ``name#1``. The grammar follows
 `xla/hlo/parser/hlo_parser.cc`.
 """
 
@@ -59,8 +59,8 @@ _LETTERS = dict(zip(b"abfnrtv", b"\a\b\f\n\r\t\v", strict=True))
 
 
 def unescape(text: str) -> str:
-    r"""A C-escaped string as XLA prints it: ``\'``, ``\"``, ``\\``, ``\n`` and octal bytes of
-    UTF-8.
+    r"""Decode a C-escaped string as XLA prints it: ``\'``, ``\"``, ``\\``, ``\n``, and octal bytes
+    of UTF-8.
     """
     if "\\" not in text:
         return text
@@ -79,8 +79,11 @@ def unescape(text: str) -> str:
 
 
 def shape_of(text: str) -> Shape:
-    """The shape of ``bf16[8,128]{1,0:T(8,128)S(5)}``, ``(f32[], /*index=1*/s32[4]{0})``,
+    """Return the shape in ``bf16[8,128]{1,0:T(8,128)S(5)}``, ``(f32[], /*index=1*/s32[4]{0})`` or
     ``token[]``.
+
+    Raises:
+        UserError: the text is not one shape.
     """
     stack: list[list[Shape]] = [[]]
     for match in _ARRAY.finditer(text):
@@ -119,12 +122,12 @@ def _array(match: re.Match[str]) -> Shape:
 
 
 def _sizes(value: str) -> tuple[int, ...]:
-    """``{0,1}`` as integers."""
+    """Return the integers in ``{0,1}``."""
     return integers(value.strip("{}"))
 
 
 def _names(value: str) -> tuple[str, ...]:
-    """``%a`` or ``{%a, %b}`` as names."""
+    """Return the names in ``%a`` or ``{%a, %b}``."""
     return tuple(
         [
             name.strip().lstrip("%")
@@ -135,7 +138,7 @@ def _names(value: str) -> tuple[str, ...]:
 
 
 def _constant(text: str) -> int | None:
-    """An integer literal; None of one that is left out."""
+    """Return the value of an integer literal; None if it is left out or something else."""
     text = text.strip()
     if text in ("true", "false"):
         return int(text == "true")
@@ -147,7 +150,7 @@ def _number(value: str) -> int | None:
 
 
 def _highest(value: str) -> str:
-    """``{high,highest}`` as the higher of both; the default as empty text."""
+    """Return the higher precision in ``{high,highest}``; empty for the default."""
     return next(
         (word for word in ("highest", "high") if word in value.strip("{}").split(",")),
         "",
@@ -155,7 +158,7 @@ def _highest(value: str) -> str:
 
 
 def _slices(value: str) -> tuple[tuple[int, int, int], ...]:
-    """``{[0:4], [8:64:2]}`` as start, limit and stride."""
+    """Return start, limit and stride of each slice in ``{[0:4], [8:64:2]}``."""
     found = re.findall(r"\[\s*(\d+):(\d+)(?::(\d+))?\s*\]", value)
     return tuple(
         [(int(start), int(limit), int(stride or 1)) for start, limit, stride in found]
@@ -188,8 +191,8 @@ _FIELDS: Mapping[str, tuple[str, str, Callable[[str], Any]]] = {
     "fft_length": ("fft_length", "fft", _sizes),
     "index": ("tuple_index", "get-tuple-element", _number),
 }
-"""By attribute: the field of `Instruction`, the only opcode that it is read of (empty: all), and
-how it is read.
+"""By attribute: the field of `Instruction`, the only opcode that has it (empty for all), and the
+function that reads it.
 """
 
 
@@ -209,11 +212,14 @@ _FRAME_LINE = re.compile(
 def module_from_text(
     data: bytes, source: str, *, program_id: int | None = None
 ) -> Module:
-    """A module from HLO text.
+    """Return a module from HLO text.
 
     Args:
         data: UTF-8 text that begins with ``HloModule``.
-        program_id: where the file name tells; text does not.
+        program_id: the id, if the file name has it; text does not.
+
+    Raises:
+        UserError: the text is not HLO, or cut short.
     """
     check_begin(data, source)
     try:
@@ -223,15 +229,15 @@ def module_from_text(
         raise UserError(error.what, where=source, remedy=remedy) from None
     try:
         return parser.module(program_id)
-    except ValueError:  # a number of thousands of digits
+    except ValueError:  # a number has thousands of digits
         what = "not HLO text: a number in its first line is none"
         raise UserError(what, where=source, remedy="dump it again") from None
 
 
 def _read_lines(data: bytes, source: str) -> _Parser | None:
-    """The lines of a text as XLA prints it; None if it has another form."""
+    """Read a text in the form that XLA prints; None if it has another form."""
     parser = _Parser(source)
-    # not all lines at once: they take as much memory
+    # lines one by one, because all together take as much memory as the text
     for line in io.TextIOWrapper(io.BytesIO(data), "utf-8", "replace"):
         if not _fed(parser, line.rstrip(), data):
             return None
@@ -239,7 +245,7 @@ def _read_lines(data: bytes, source: str) -> _Parser | None:
 
 
 def _read_tokens(data: bytes, source: str) -> _Parser:
-    """A text of any form that XLA's parser reads."""
+    """Read a text in any form that XLA's parser accepts."""
     parser = _Parser(source)
     for line in printed(data.decode("utf-8", "replace")):
         if not _fed(parser, line, data):
@@ -248,7 +254,7 @@ def _read_tokens(data: bytes, source: str) -> _Parser:
 
 
 def _fed(parser: _Parser, line: str, data: bytes) -> bool:
-    """Whether the parser takes a line."""
+    """Whether the parser accepts a line."""
     try:
         return parser.feed(line)
     except ValueError:
@@ -268,7 +274,7 @@ _BEGIN = re.compile(
 
 
 def check_begin(data: bytes, source: str) -> None:
-    """Raise `UserError` where no HLO text begins with these bytes."""
+    """Raise `UserError` if HLO text cannot begin with these bytes."""
     if not data.strip() or not _BEGIN.match(data[:4096]):
         raise UserError(
             "not HLO text (it does not begin with HloModule)",
@@ -288,7 +294,7 @@ def _module_name(header: str) -> str:
 
 
 class _Parser:
-    """Lines → computations. State is the computation being read."""
+    """Turns lines into computations. Its state is the computation being read."""
 
     def __init__(self, source: str) -> None:
         self.source = source
@@ -297,7 +303,7 @@ class _Parser:
         self.computations: dict[str, Computation] = {}
         self.fused: set[str] = set()
         self.called: set[str] = set()
-        self.shape = cache(shape_of)  # they repeat a lot, and so do groups
+        self.shape = cache(shape_of)  # shapes repeat often, and so do groups
         self.groups = cache(groups_in)
         self.name = ""
         self.root = ""
@@ -305,11 +311,11 @@ class _Parser:
         self.files: dict[str, str] = {}
         self.places: dict[str, str] = {}
         self.frames = Frames()
-        # by computation and number of a parameter
+        # by computation and parameter number
         self.shards: dict[tuple[str, int], Shards] = {}
 
     def feed(self, line: str) -> bool:
-        """Read a line without blanks at its end; False if XLA prints none like it."""
+        """Read a line without trailing blanks. Return False if XLA prints no such line."""
         if not line or line.startswith("//"):
             return True
         if not self.name:
@@ -341,8 +347,8 @@ class _Parser:
         return line in TABLES
 
     def _table_row(self, line: str) -> None:
-        """A row of the tables of files, functions, places and stack frames, of which the functions
-        come to nothing.
+        """Read a row of the tables of files, functions, places and stack frames. Rows of functions
+        are dropped.
         """
         if match := _PLACE.match(line):
             self.places[match[1]] = f"{self.files.get(match[2], '')}:{match[3]}"
@@ -351,7 +357,7 @@ class _Parser:
             self.frames.add(int(match[1]), place, int(match[3] or 0))
         elif (match := _FILE.match(line)) and match[
             1
-        ] not in self.files:  # the functions follow, from 1 again
+        ] not in self.files:  # functions follow, and count from 1 again
             self.files[match[1]] = unescape(match[2])
 
     def _close(self) -> None:
@@ -371,7 +377,9 @@ class _Parser:
         self.name, self.root, self.items = "", "", {}
 
     def _instruction(self, line: str, match: re.Match[str]) -> bool:
-        """Read an instruction; False if its text is not all on this line, or not in XLA's order."""
+        """Read an instruction. Return False if it does not end on this line, or is not in XLA's
+        order.
+        """
         is_root, name, shape_text, opcode = match.groups()
         inside, tail = _split_operands(line, match.end())
         if (
@@ -449,7 +457,9 @@ class _Parser:
         return stated
 
     def _sources(self, metadata: str) -> dict[str, str]:
-        """Files and lines, of newer releases from the tables at the head of the text."""
+        """Return the file and line of an instruction. Newer releases store them in tables at the
+        beginning of the text.
+        """
         frame = _FRAME.search(metadata)
         number = 0 if frame is None else int(frame[1])
         source = self.frames.place(number)
@@ -460,7 +470,9 @@ class _Parser:
     def _opcode(
         self, opcode: str, called: tuple[str, ...], operands: tuple[str, ...]
     ) -> str:
-        """The opcode of the proto; some releases print ``all-gather-start`` for ``async-start``."""
+        """Return the opcode of the proto. Some releases print ``all-gather-start`` for
+        ``async-start``.
+        """
         base, _, step = opcode.rpartition("-")
         if step not in ("start", "update", "done") or base in (
             "async",
@@ -507,7 +519,7 @@ class _Parser:
         return name
 
     def _last(self) -> str:
-        """The last computation, which is the entry if none is marked.
+        """Return the name of the last computation, which is the entry if none is marked.
 
         Empty if the text ends before the entry.
         """
@@ -521,7 +533,7 @@ class _Parser:
         return computation.name if is_whole else ""
 
     def _shards(self) -> tuple[Shards, ...]:
-        """By number of a parameter of the entry, as of `Module.shards`."""
+        """Return the shards of each parameter of the entry, as in `Module.shards`."""
         numbers = {at for name, at in self.shards if name == self.entry}
         count = max(numbers, default=-1) + 1
         return tuple([self.shards.get((self.entry, at), ()) for at in range(count)])
@@ -537,7 +549,7 @@ class _Parser:
             raise UserError(
                 "HLO text is cut short", where=self.source, remedy="copy it again"
             )
-        # the first of each counts: attributes that follow hold any text
+        # the first of each counts, because later attributes may hold any text
         devices = dict(reversed(_DEVICES.findall(self.header)))
         found = _FINGERPRINT.search(self.header)
         fingerprint = "" if found is None else found[1]
@@ -565,7 +577,9 @@ class _Parser:
 
 
 _ALIAS = re.compile(r"\{[\d, ]*\}: \((\d{1,9}), \{")
-"""A result in the memory of a parameter: ``{1}: (3, {}, may-alias)`` of ``input_output_alias``."""
+"""A result that takes the memory of a parameter: ``{1}: (3, {}, may-alias)`` in
+``input_output_alias``.
+"""
 
 
 _CALL = re.compile(r"[a-z]\s*\(")
@@ -576,8 +590,8 @@ _BEHIND = re.compile(r"[}\"], [a-z_-]+=")
 
 
 def _is_unusual(line: str) -> bool:
-    """Whether a line holds comments, but for the numbers that XLA prints into tuples, or text in
-    single quotes.
+    """Whether a line holds text in single quotes, or comments other than XLA's numbers in
+    tuples.
     """
     if "/" not in line and "='" not in line:
         return False
@@ -586,7 +600,7 @@ def _is_unusual(line: str) -> bool:
 
 
 def _is_open(line: str, tail: str) -> bool:
-    """Whether an instruction continues after its line: within its operands, or within a string."""
+    """Whether an instruction continues on the next line, inside its operands or a string."""
     if line.endswith(",") or (not tail and not line.endswith(")")):
         return True
     return line.count('"') % 2 == 1 and '"' in _STRING.sub("", line)
@@ -596,15 +610,14 @@ def _is_nested(opcode: str, inside: str, tail: str) -> bool:
     """Whether operands or attributes hold instructions."""
     if opcode != "constant" and "(" in inside and _CALL.search(inside):
         return True
-    attributes, _, _ = tail.partition(
-        _LAST[1]
-    )  # a configuration may be MLIR, which has equals signs
+    # a configuration may be MLIR, which has equals signs
+    attributes, _, _ = tail.partition(_LAST[1])
     return " = " in attributes and " = " in _STRING.sub("", attributes)
 
 
 def _is_reordered(tail: str) -> bool:
-    """Whether attributes follow the metadata or the backend's configuration, or a bracket is
-    still open.
+    """Whether attributes follow the metadata or the backend configuration, or a bracket is still
+    open.
     """
     at = min((at for key in _LAST if (at := tail.find(key)) >= 0), default=-1)
     if at < 0:
@@ -622,7 +635,7 @@ def _is_reordered(tail: str) -> bool:
 
 
 def _split_operands(line: str, start: int) -> tuple[str, str]:
-    """The text between the parentheses of an instruction, and what follows them."""
+    """Return the text between the parentheses of an instruction, and the text after them."""
     end = line.find(")", start)
     if end < 0:
         return line[start:], ""
@@ -640,4 +653,4 @@ def _split_operands(line: str, start: int) -> tuple[str, str]:
                     break
             end += 1
         inside = line[start:end]
-    return inside, line[end + 1 :]  # empty, too, if the last parenthesis is missing
+    return inside, line[end + 1 :]  # also empty if the last parenthesis is missing

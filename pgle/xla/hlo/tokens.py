@@ -1,8 +1,8 @@
-"""Every HLO text that XLA's parser reads, as the lines that XLA itself would print.
+"""Convert every HLO text that XLA's parser reads into the lines that XLA itself would print.
 
-XLA reads tokens (openxla/xla `xla/hlo/parser/hlo_lexer.cc`), so line breaks, blanks, comments, the
-order of attributes, operand shapes and most result shapes are free, and instructions and
-computations may be nested. `text.py` reads the form that XLA prints, and asks here for any other.
+XLA reads tokens (openxla/xla `xla/hlo/parser/hlo_lexer.cc`). So line breaks, blanks, comments, the
+order of attributes, operand shapes and most result shapes are free. Instructions and computations
+may be nested. `text.py` reads the form that XLA prints, and calls this file for any other form.
 """
 
 from __future__ import annotations
@@ -25,13 +25,14 @@ _TOKEN = re.compile(
 _OPEN = {"(": ")", "[": "]", "{": "}"}
 _CLOSE = frozenset(")]}")
 _NAME = re.compile(r"%?[A-Za-z_][\w.\-]*", re.ASCII)
-_LAST = ("metadata", "backend_config")  # XLA prints them behind all others
+_LAST = ("metadata", "backend_config")  # XLA prints them after all others
+# headings of the tables, in this order
 TABLES = (
     "FileNames",
     "FunctionNames",
     "FileLocations",
     "StackFrames",
-)  # heads, in this order
+)
 _FIRST_OPERAND = frozenset(
     (
         "abs",
@@ -84,14 +85,14 @@ _FIRST_OPERAND = frozenset(
         "xor",
     )
 )
-"""Opcodes with a result of the shape of their first operand."""
+"""Opcodes whose result has the shape of their first operand."""
 
 
 def printed(text: str) -> Iterator[str]:
-    """The lines of a module, one for each instruction, with all names and shapes written out.
+    """Yield the lines of a module, one per instruction, with all names and shapes written out.
 
     Raises:
-        UserError: the text ends too early, or is none that XLA reads.
+        UserError: the text ends too early, or XLA would not read it.
     """
     return _Reader(_tokens(text)).module()
 
@@ -112,7 +113,7 @@ def _tokens(text: str) -> list[str]:
 
 @dataclass(frozen=True, slots=True)
 class _Line:
-    """One instruction as it is printed."""
+    """One instruction in printed form."""
 
     name: str
     shape: str
@@ -125,18 +126,17 @@ class _Reader:
 
     tokens: Sequence[str]
     at: int = 0
-    computations: list[tuple[str, list[str]]] = field(
-        default_factory=list
-    )  # name, instructions
+    # name and printed instructions of each computation
+    computations: list[tuple[str, list[str]]] = field(default_factory=list)
     entry: str = ""
 
     def peek(self, further: int = 0) -> str:
-        """The next token; empty at the end."""
+        """Return the next token, or the one `further` behind it; empty at the end."""
         place = self.at + further
         return self.tokens[place] if place < len(self.tokens) else ""
 
     def take(self, *expected: str) -> str:
-        """The next token, one of those that are expected, if any are.
+        """Take the next token. If tokens are expected, it must be one of them.
 
         Raises:
             UserError: the text ends here, or holds another token.
@@ -153,7 +153,7 @@ class _Reader:
         return token
 
     def name(self) -> str:
-        """A name, without its percent sign."""
+        """Take a name, and return it without its percent sign."""
         token = self.take()
         if not _NAME.fullmatch(token):
             raise UserError(f"not HLO text: '{token[:40]}' is no name")
@@ -162,7 +162,7 @@ class _Reader:
         return token.lstrip("%")
 
     def module(self) -> Iterator[str]:
-        """The lines of the module."""
+        """Yield the lines of the module."""
         header = ""
         if self.peek() == "HloModule":
             self.take()
@@ -184,7 +184,7 @@ class _Reader:
             yield "}"
 
     def table(self, title: str) -> Iterator[str]:
-        """The rows of a table of source files, functions, places or stack frames."""
+        """Yield the rows of a table of source files, functions, places or stack frames."""
         if self.peek() != title:
             return
         yield self.take()
@@ -229,7 +229,7 @@ class _Reader:
     def instruction(
         self, name: str, shapes: dict[str, str], lines: list[str], depth: int
     ) -> _Line:
-        """What follows the equals sign of an instruction; nested ones are appended to
+        """Read an instruction from its equals sign on. Nested instructions are appended to
         `lines`.
         """
         if depth > DEEPEST:
@@ -249,7 +249,9 @@ class _Reader:
         return _Line(name, shape, f"{shape} {opcode}({inside}){attributes}")
 
     def literal(self) -> str:
-        """The text up to the parenthesis that closes a constant or the number of a parameter."""
+        """Return the text up to the parenthesis that closes a constant, or the number of a
+        parameter.
+        """
         parts: list[str] = []
         while self.peek() != ")":
             parts.append(self.group() if self.peek() in _OPEN else self.take())
@@ -259,7 +261,7 @@ class _Reader:
     def operands(
         self, shapes: dict[str, str], lines: list[str], depth: int
     ) -> list[str]:
-        """The names of operands; what is nested gets a name."""
+        """Return the names of operands. Nested instructions get a name."""
         self.take("(")
         found: list[str] = []
         while self.peek() != ")":
@@ -280,7 +282,7 @@ class _Reader:
         return found
 
     def nested(self, shapes: dict[str, str], lines: list[str], depth: int) -> str:
-        """The name that a nested instruction gets, as XLA makes it."""
+        """Read a nested instruction, and return the name that XLA gives it."""
         name = f"nested.{len(shapes)}"
         while name in shapes:
             name += ".1"
@@ -291,11 +293,12 @@ class _Reader:
         return name
 
     def attributes(self, depth: int = 0, *, is_inside: bool = True) -> str:
-        """Attributes with a comma before each; metadata and the backend's configuration last.
+        """Return attributes, each after a comma; metadata and the backend configuration come last.
 
         Args:
-            depth: levels of instructions around.
-            is_inside: of an instruction, not of the module or of a computation.
+            depth: levels of instructions around them.
+            is_inside: True for an instruction's attributes; False for those of a module or
+                computation.
         """
         found: dict[str, str] = {}
         while self.peek() == ",":
@@ -309,7 +312,7 @@ class _Reader:
         )
 
     def attribute(self, depth: int, *, is_inside: bool) -> str:
-        """A value; a computation in its place gets a name."""
+        """Return the value of an attribute. A computation in its place gets a name."""
         if is_inside and self.is_body():
             name = f"_.{len(self.computations)}"
             self.body(name, depth + 1)
@@ -331,7 +334,9 @@ class _Reader:
         return self.peek(2) == "=" and (has_opcode or self.peek(4) == "[")
 
     def is_computation(self) -> bool:
-        """Whether a table or a computation begins here: a name, and parameters or instructions."""
+        """Whether a table or a computation begins here: a heading, or a name before parameters or
+        instructions.
+        """
         if self.peek() in (*TABLES, "ENTRY"):
             return True
         return bool(_NAME.fullmatch(self.peek())) and self.peek(1) in ("{", "(", ":")
@@ -343,7 +348,11 @@ class _Reader:
         )
 
     def shape(self, depth: int = 0) -> str:
-        """A shape as XLA prints it, with its layout if one is stated; `depth`: tuples around it."""
+        """Return a shape as XLA prints it, with its layout if one is stated.
+
+        Args:
+            depth: levels of tuples around it.
+        """
         if depth > DEEPEST:
             raise UserError(f"tuples of more than {DEEPEST} levels")
         if self.peek() == "(":
@@ -363,7 +372,7 @@ class _Reader:
         return text
 
     def group(self) -> str:
-        """Take the next token. If it opens a bracket, take all up to the closing one."""
+        """Take the next token; if it opens a bracket, take all up to the closing one."""
         parts = [self.take()]
         expected = [_OPEN[parts[0]]] if parts[0] in _OPEN else []
         while expected:
@@ -377,7 +386,7 @@ class _Reader:
 
 
 def _joined(parts: Sequence[str]) -> str:
-    """Tokens as text: a blank only between words, and before the axes of a mesh."""
+    """Join tokens to text, with blanks only between words and before the axes of a mesh."""
     text = ""
     for part in parts:
         both_words = _is_word(text[-1:]) and _is_word(part[:1])
@@ -398,10 +407,10 @@ def _double_quoted(part: str) -> str:
 
 
 def _inferred(opcode: str, given: Sequence[str], attributes: str, name: str) -> str:
-    """The shape of a result that the text leaves out.
+    """Return the shape of a result that the text leaves out.
 
     Raises:
-        UserError: it follows from more than the operands' shapes.
+        UserError: the operands' shapes do not determine it.
     """
     if opcode == "tuple":
         return f"({', '.join(given)})"
@@ -423,7 +432,7 @@ def _inferred(opcode: str, given: Sequence[str], attributes: str, name: str) -> 
 
 
 def _elements(shape: str) -> list[str]:
-    """The shapes in a tuple."""
+    """Return the shapes in a tuple."""
     if not shape.startswith("("):
         return []
     found, depth, start = [], 0, 1

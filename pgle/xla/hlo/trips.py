@@ -1,10 +1,10 @@
-"""How often a loop runs: as XLA states it, else read from the start, step and bound of its
-induction variable.
+"""Count how often a loop runs: as XLA states it, else from start, step and bound of its induction
+variable.
 
-XLA's passes drop ``known_trip_count`` when they rewrite a loop (pipelined collectives peel
-iterations, double buffering unrolls it), and leave start, step and bound as constants. Integers are
-followed through tuples, copies, conversions, fusions, calls and loops around; each is an offset
-and, inside a loop, a multiple of one of the loop's variables.
+XLA's passes drop ``known_trip_count`` when they rewrite a loop: pipelined collectives peel
+iterations, double buffering unrolls it. Start, step and bound remain as constants. pgle follows
+integers through tuples, copies, conversions, fusions, calls and outer loops. Each integer is an
+offset and, inside a loop, a multiple of one of the loop's variables.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ from pgle.xla.hlo.module import BITS, Computation, Instruction, Module, known_tr
 _SAME = frozenset(
     ("bitcast", "convert", "copy", "copy-done", "copy-start", "opt-barrier", "reshape")
 )
-"""Opcodes whose scalar integer result is their first operand (of a ``copy-start`` its first
-element).
+"""Opcodes whose scalar integer result equals their first operand; for a ``copy-start``, its first
+element does.
 """
 
 _INVERSE = {"LT": "GE", "GE": "LT", "LE": "GT", "GT": "LE", "EQ": "NE", "NE": "EQ"}
 _MIRRORED = {"LT": "GT", "GT": "LT", "LE": "GE", "GE": "LE", "EQ": "EQ", "NE": "NE"}
-# instructions followed for one loop, so that a file cannot exhaust the stack
+# most instructions to follow for one loop, so that a file cannot exhaust the stack
 _MOST_STEPS = 300
 
 
@@ -33,18 +33,16 @@ class _Linear:
 
     offset: int
     factor: int = 0
-    variable: int = -1  # element of the loop's tuple; -1 where the factor is 0
+    variable: int = -1  # element of the loop's tuple; -1 if the factor is 0
 
 
-_Value = _Linear | None  # None: unknown
+_Value = _Linear | None  # None if unknown
 _Parameters = Callable[[int, tuple[int, ...]], _Value]
-"""From the number of a parameter, and a place in its tuple, to the value there."""
+"""Returns the value of a parameter, from its number and a place in its tuple."""
 
 
 def trip_count(module: Module, loop: Instruction) -> int | None:
-    """How often the body of a ``while`` runs; None where its length is in no constant of the
-    module.
-    """
+    """Return how often the body of a ``while`` runs; None if the module's constants do not tell."""
     known = known_trip_count(loop)
     if known is not None:
         return known
@@ -59,13 +57,15 @@ def trip_count(module: Module, loop: Instruction) -> int | None:
 
 
 def loop_body(module: Module, loop: Instruction) -> Computation | None:
-    """What a ``while`` repeats; its condition is the computation that returns a truth value."""
+    """Return the computation that a ``while`` repeats. Its condition is the computation that
+    returns a truth value.
+    """
     body, _ = _Reader(module).parts(loop)
     return body
 
 
 class _TooLongError(Exception):
-    """More instructions than a loop's variable can need."""
+    """A loop's variable would need more instructions than `_MOST_STEPS`."""
 
 
 @dataclass
@@ -74,12 +74,11 @@ class _Reader:
 
     module: Module
     steps: int = 0
-    items: dict[str, Mapping[str, Instruction]] = field(
-        default_factory=dict
-    )  # by computation
+    # instructions by name, for each computation
+    items: dict[str, Mapping[str, Instruction]] = field(default_factory=dict)
 
     def parts(self, loop: Instruction) -> tuple[Computation | None, Computation | None]:
-        """The body and the condition of a loop; None for what is missing."""
+        """Return the body and the condition of a loop; None for a missing one."""
         body = condition = None
         for name in loop.called if loop.opcode == "while" else ():
             computation = self.module.computations.get(name)
@@ -99,7 +98,7 @@ class _Reader:
     def count(
         self, loop: Instruction, body: Computation, condition: Computation
     ) -> int | None:
-        """Iterations until the condition fails first."""
+        """Return the number of iterations until the condition first fails; None if unknown."""
         return self.holds(
             loop, body, condition, condition.root, self.during(loop, body)
         )
@@ -114,7 +113,7 @@ class _Reader:
         *,
         inverted: bool = False,
     ) -> int | None:
-        """For how many iterations in a row a condition is true from the first on."""
+        """Return for how many iterations from the first on a condition is true; None if unknown."""
         item = self.find(condition, name)
         if item is None:
             return None
@@ -158,7 +157,9 @@ class _Reader:
         left: _Value,
         right: _Value,
     ) -> int | None:
-        """For how many iterations a comparison of a loop's variable with a constant is true."""
+        """Return for how many iterations a comparison of a loop variable with a constant is true;
+        None if unknown.
+        """
         if left is None or right is None:
             return None
         if left.factor == 0:
@@ -180,7 +181,7 @@ class _Reader:
         return trips
 
     def fits(self, loop: Instruction, place: int, last: int) -> bool:
-        """Whether the variable's type holds its last value, so that it does not wrap around."""
+        """Whether the variable's type can hold its last value, so it does not wrap around."""
         elements = loop.shape.elements
         if not 0 <= place < len(elements):
             return False
@@ -191,7 +192,9 @@ class _Reader:
         return dtype.startswith("s") and -(1 << bits - 1) <= last < 1 << bits - 1
 
     def during(self, loop: Instruction, body: Computation) -> _Parameters:
-        """A loop's variables while it runs: one that no iteration changes is what it was before."""
+        """Return a loop's variables while it runs. A variable that no iteration changes keeps its
+        value from before.
+        """
 
         def given(number: int, place: tuple[int, ...]) -> _Value:
             if number or len(place) != 1:
@@ -203,7 +206,7 @@ class _Reader:
         return given
 
     def step(self, loop: Instruction, body: Computation, place: int) -> int | None:
-        """What one iteration adds to a variable; None where it does anything else."""
+        """Return what one iteration adds to a variable; None if it does anything else."""
         after = self.value(body, body.root, (place,), self.during(loop, body))
         if after is None or after.factor != 1 or after.variable != place:
             return None
@@ -215,7 +218,7 @@ class _Reader:
         return after == _Linear(0, 1, place)
 
     def before(self, loop: Instruction, place: int) -> _Value:
-        """A variable's value before the loop; only a constant."""
+        """Return a variable's value before the loop if it is constant, else None."""
         computation = self.module.computations[loop.computation]
         if not loop.operands:
             return None
@@ -225,7 +228,7 @@ class _Reader:
         return found if found is not None and found.factor == 0 else None
 
     def around(self, computation: str) -> _Parameters:
-        """The parameters of a computation by what its only caller gives it."""
+        """Return the parameters of a computation, from the arguments of its only caller."""
 
         def given(number: int, place: tuple[int, ...]) -> _Value:
             callers = self.module.callers.get(computation, ())
@@ -252,7 +255,7 @@ class _Reader:
         return given
 
     def called(self, item: Instruction) -> Computation | None:
-        """What a fusion or a call computes."""
+        """Return the computation of a fusion or a call; None for any other instruction."""
         if item.opcode not in ("call", "fusion") or not item.called:
             return None
         return self.module.computations.get(item.called[0])
@@ -260,7 +263,7 @@ class _Reader:
     def arguments(
         self, computation: Computation, caller: Instruction, parameters: _Parameters
     ) -> _Parameters:
-        """The parameters of what an instruction calls."""
+        """Return the parameters of the computation that an instruction calls."""
 
         def given(number: int, place: tuple[int, ...]) -> _Value:
             if number >= len(caller.operands):
@@ -270,7 +273,7 @@ class _Reader:
         return given
 
     def find(self, computation: Computation, name: str) -> Instruction | None:
-        """An instruction of a computation."""
+        """Return an instruction of a computation; None if it does not exist."""
         if computation.name not in self.items:
             self.items[computation.name] = {
                 item.name: item for item in computation.instructions
@@ -284,7 +287,9 @@ class _Reader:
         place: tuple[int, ...],
         parameters: _Parameters,
     ) -> _Value:
-        """An integer scalar: of an instruction, or at a place in its tuple."""
+        """Return an integer scalar: the result of an instruction, or an element of its tuple. None
+        if unknown.
+        """
         self.steps += 1
         if self.steps > _MOST_STEPS:
             raise _TooLongError
@@ -328,12 +333,12 @@ class _Reader:
 
 
 def _variables(number: int, place: tuple[int, ...]) -> _Value:
-    """A loop's variables as themselves."""
+    """Return a loop's variable as itself."""
     return _Linear(0, 1, place[0]) if number == 0 and len(place) == 1 else None
 
 
 def _computed(opcode: str, values: list[_Value]) -> _Value:
-    """An integer operation on known operands."""
+    """Return the result of an integer operation on known operands; None if unknown."""
     known = [value for value in values if value is not None]
     if len(known) < len(values) or not known:
         return None
@@ -376,7 +381,7 @@ def _product(first: _Linear, second: _Linear) -> _Value:
 
 
 def _trips(direction: str, first: int, by: int, bound: int) -> int | None:
-    """How many of first, first + by, … compare true in a row; None where all do."""
+    """Return how many of first, first + by, … compare true in a row; None if there is no end."""
     if direction in ("GT", "GE"):
         mirrored = _MIRRORED[direction]
         return _trips(mirrored, -first, -by, -bound)

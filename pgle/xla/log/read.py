@@ -304,10 +304,11 @@ VARYING = b"0123456789."
 few.
 """
 
+# VLOG lines for every parameter and edge, which carry no information
 NOISE = (
     b"] PGLE missed cost",
     b"] PGLE did ",
-)  # VLOG lines for every parameter and edge, which carry no information
+)
 
 ESTIMATOR_FILE = "profile_guided_latency_estimator.cc"
 """If a line of this source begins with two blanks, it names an instruction without a cost (0.5.1

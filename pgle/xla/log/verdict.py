@@ -32,17 +32,11 @@ from pgle.next import (
 )
 from pgle.xla.log.read import Event, LineKind, Log, RankLog, SchedulingBlock
 
-CLONES = (
-    (0, 7, 2),
-    (0, 9),
-    # From the first of these jax releases until before the second, XLA first schedules a copy of a
-    # module.
-)
-LISTS_SINCE = (
-    0,
-    5,
-    1,
-)  # first jax release whose XLA lists the instructions without a cost
+# From the first of these jax releases until before the second, XLA first schedules a copy of a
+# module.
+CLONES = ((0, 7, 2), (0, 9))
+# first jax release whose XLA lists the instructions without a cost
+LISTS_SINCE = (0, 5, 1)
 
 
 NOTHING = Sentence()
