@@ -205,13 +205,24 @@ def _command(item: Opportunity) -> str:
 
 
 def note(account: Account) -> str:
-    """Say which step the savings are counted against, and what they save together; and, unless a
-    headline says it, how much of the step only HLO can price.
+    """Say which step the savings are counted against, and what they save together; which edits
+    were tried and do not help; and, unless a headline says it, how much of the step only HLO can
+    price.
     """
-    said = [_base(account)]
+    said = [_base(account), _in_vain(account)]
     if not account.needs_module:
         said.append(_unread(account))
     return " ".join(map(sentence, filter(None, said)))
+
+
+def _in_vain(account: Account) -> str:
+    """Say how trials of edits ended that do not help, each once; empty if there are none."""
+    ended = dict.fromkeys(
+        item.tried
+        for item in account.opportunities
+        if item.tried and item.at_stake_us <= 0 and item.kind in OF_PROGRAM
+    )
+    return f"tried in vain: {'; '.join(ended)}" if ended else ""
 
 
 def _base(account: Account) -> str:

@@ -33,15 +33,10 @@ from pgle.report.page.value import (
 from pgle.report.rehearse import flags_note
 from pgle.report.text import Document, flat, live, near, phases
 from pgle.report.timeline import PARTS, colored_parts
-from pgle.run.advise import (
-    LONGEST,
-    Advised,
-    Attempt,
-    OnAttempt,
-    place_of_edit,
-)
+from pgle.run.advise import Advised, OnAttempt
 from pgle.run.alternative_steps import Tried
 from pgle.run.alternatives import OF_COMMAND, Alternative, Kind
+from pgle.run.attempts import LONGEST, Attempt, place_of_edit
 from pgle.run.capture.captured import STEP_REMEDY, ComparedValues
 from pgle.run.compiler.compile import OnPhase
 from pgle.run.untried import OVER_BUDGET, TRIED_BY, Untried

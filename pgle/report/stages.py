@@ -22,7 +22,7 @@ from pgle.report.page.value import Page, Prose, Section, Tone
 from pgle.report.text import Document, live
 from pgle.run.convert import Conversion
 from pgle.run.directory.directory import free
-from pgle.run.inputs.next_command import ProgramLaunch, by_every_rank, following
+from pgle.run.inputs.next_command import ProgramLaunch, by_every_rank
 from pgle.run.stages.auto import AutoResult, Outcome
 from pgle.run.stages.pipeline import STAGES, Pipeline
 from pgle.run.stages.stage import StageResult
@@ -96,9 +96,7 @@ def _following(result: StageResult) -> Next | Sentence:
     """The next stage; if this one missed its aim, what mends that."""
     if result.failed:
         return Sentence.todo("mend what the verdict says; then repeat the command")
-    if result.verdict is not None and not result.good:
-        return way_in_run(result.request.run)[0]
-    return following(result.request.run)
+    return way_in_run(result.request.run)[0]
 
 
 def identity(facts: Mapping[str, str]) -> tuple[str, ...]:

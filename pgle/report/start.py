@@ -9,10 +9,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pgle.errors import cut, many, printable
-from pgle.next import Next, Way, WayEnd, to_way, typed
+from pgle.next import Commands, Next, Way, WayEnd, to_way, typed
+from pgle.report.next_steps import way_in_run
 from pgle.report.page.value import Cell, Page, Section, Tone, Value, table
 from pgle.report.text import Document, flat, near
-from pgle.run.inputs.folder import FolderContents, Sight
+from pgle.run.directory.directory import RunDirectory
+from pgle.run.inputs.folder import RUN, FolderContents, Sight
 from pgle.run.inputs.next_command import UNKNOWN
 
 if TYPE_CHECKING:
@@ -43,7 +45,7 @@ def folder_page(found: FolderContents) -> Page:
     listed = found.sights[:COMMANDS]
     newest = found.sights[0]
     verdict = f"Newest: {newest.paths[0]} ({newest.kind})"
-    way = to_way(chain.from_iterable(sight.commands for sight in found.sights))
+    way = to_way(chain.from_iterable(map(_commands, found.sights)))
     others = way.next[1 : 1 + COMMANDS - len(listed)]
     notes = [f"also: {line}" for line in others]
     files = table(("kind", "path"), chain.from_iterable(map(_path_rows, found.sights)))
@@ -56,6 +58,15 @@ def folder_page(found: FolderContents) -> Page:
         notes=(*notes, note),
         sections=(section,),
         way=replace(way, next=way.next[:COMMANDS]),
+    )
+
+
+def _commands(sight: Sight) -> Commands:
+    """What to type for the newest of some files: of a run directory what all answers on it say."""
+    return (
+        way_in_run(RunDirectory(sight.paths[0]))
+        if sight.kind == RUN
+        else sight.commands
     )
 
 

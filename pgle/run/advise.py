@@ -19,8 +19,8 @@ import attrs
 from pgle.account.levers.replicated import is_undivided
 from pgle.account.parts_and_bounds import parts_of
 from pgle.account.scheduled import account_of_schedule, step_costs
-from pgle.account.value import Account, Shown, StepPart, Trial
-from pgle.errors import UserError, as_change, in_percent
+from pgle.account.value import Account, Shown
+from pgle.errors import UserError, in_percent
 from pgle.next import Next
 from pgle.requests.kinds import PROCESSES
 from pgle.requests.predictions import Advise, Rehearse
@@ -48,6 +48,7 @@ from pgle.run.alternatives import (
     no_fused_attention,
     text_of,
 )
+from pgle.run.attempts import Attempt, ending_of, named, shown_of
 from pgle.run.capture.captured import CallSite, ComparedValues, executed_alongside
 from pgle.run.compiler.compile import OnPhase, compiler_with_cache
 from pgle.run.directory.directory import RunDirectory, claim
@@ -75,7 +76,6 @@ from pgle.run.untried import (
     OTHER_PLACES,
     OVER_BUDGET,
     STOPPED,
-    TRIED_BY,
     UNCHANGED,
     Attempted,
     Untried,
@@ -86,7 +86,7 @@ from pgle.run.untried import (
 from pgle.run.variants import ProgramVariants, Variants, variants_of, with_values
 from pgle.scale.plan import check_names
 from pgle.schedule.control import Controlled
-from pgle.schedule.predict import Gain, Prediction
+from pgle.schedule.predict import Prediction
 from pgle.schedule.verdict import Judged, Verdict, judge, turned_by_data
 from pgle.tune.search import (
     Axis,
@@ -100,55 +100,8 @@ from pgle.xla.flags.catalogue import LHS
 from pgle.xla.flags.text import typed_flag
 from pgle.xla.targets import Target
 
-LONGEST = 240  # characters of an edit that a screen has
 SAVED = 0.05  # share of the memory; a smaller saving is left out
 SAME_CALL = ComparedValues(why="the same call with a kernel that the CPU lacks")
-
-
-@dataclass(frozen=True)
-class Attempt:
-    """An alternative, or several together, with what became of it."""
-
-    changes: tuple[Alternative, ...]
-    verdict: Verdict
-    why: str  # one clause; empty: the figures say all
-    tried: Tried | None = None  # None: it was not compiled
-    gained: Controlled | None = None  # over the program as it is
-    same_as: str = ""  # an earlier attempt that makes the same program
-    # what it does to the step's values; None: they stay the same, or nobody compared
-    values: ComparedValues | None = None
-    module: Path | None = None  # that was compiled; None: it was not
-    work: float = 1.0  # how many times as much data as the program as it is takes
-    added: Controlled | None = (
-        None  # of flags: what they gain over the best without them
-    )
-
-    @property
-    def deciding_gain(self) -> Controlled:
-        """What the verdict is on: of flags what they add; else what is gained over the program."""
-        return self.added or self.gained or Controlled(Gain(0.0, 0.0, 0.0, 0.0))
-
-    @property
-    def name(self) -> str:
-        """Its changes in a few words."""
-        return named(self.changes)
-
-    @property
-    def least(self) -> float:
-        """The smaller gain of both compilations, as a share of the step."""
-        return 0.0 if self.gained is None else min(self.gained.shares)
-
-    @property
-    def helps(self) -> bool:
-        """Whether it is worth an edit."""
-        return self.verdict in (Verdict.BETTER, Verdict.FITS)
-
-    @property
-    def are_values_compared(self) -> bool:
-        """Whether its results are known to be those of the program, but for rounding."""
-        if not any(change.changes_values for change in self.changes):
-            return True
-        return self.values is not None and not self.values.why
 
 
 @dataclass(frozen=True)
@@ -217,11 +170,6 @@ class Advised:
         as it is does not; None: nothing helps.
         """
         return best_of(self.attempts)
-
-
-def named(changes: Sequence[Alternative]) -> str:
-    """Changes in a few words."""
-    return " + ".join(change.name for change in changes)
 
 
 def placed(change: Alternative) -> str:
@@ -382,7 +330,7 @@ class _Trials:
         memory = memory_warning(base.compiled, request.allocator_bytes, request.target)
         said = (*self.command.doubts, *request.warnings, carried, memory)
         attempted = self._attempted(every, is_written_as)
-        shown = shown_of(self.attempts, base)
+        shown = shown_of(self.attempts, base, self._kinds_in_vain(every))
         if not request.no_step:
             shown = {**shown, **refused_of(attempted, shown)}
         keep_trials(request, shown)
@@ -432,11 +380,9 @@ class _Trials:
         """Which kinds were tried. Words of a trainer's command try what they decide."""
         variants = self.maker.variants
         left_out = frozenset(Kind) - variants.kinds
-        without_step = self._without_step()
-        left = {change.kind for change in every if change not in self.alone}
-        impossible = {
-            kind: why for kind, why in without_step.items() if kind not in left
-        }
+        left = self._kinds_left(every)
+        left_alone = self._kinds_left_alone()
+        impossible = {kind: why for kind, why in left_alone.items() if kind not in left}
         impossible |= dict.fromkeys(left_out, "it cannot be tried of what was given")
         if why := no_fused_attention(self.request.target.vendor):
             impossible[Kind.ATTENTION] = why
@@ -444,7 +390,7 @@ class _Trials:
             impossible[Kind.SHARDING] = EXPLICIT_AXES
         if program.why_not_donated and not program.donated:
             impossible[Kind.DONATION] = program.why_not_donated
-        tried = {change.kind for change in self.alone} - without_step.keys()
+        tried = {*self._kinds_made(), *self._kinds_in_vain(every)}
         if self.are_flags_tried:
             tried.add(Kind.FLAGS)
         possible = {Kind.FLAGS, *(change.kind for change in every)}
@@ -467,22 +413,52 @@ class _Trials:
             possible, tried, impossible, left=why_left, how=how, budget=budget
         )
 
-    def _without_step(self) -> Mapping[Kind, str]:
-        """Kinds of which no alternative made another step, with the reason."""
+    def _kinds_made(self) -> Collection[Kind]:
+        """Kinds of which an alternative made another step."""
         made: set[Kind] = set()
         for item in self.attempts:
             if item.gained is not None:
                 made |= {change.kind for change in item.changes}
+        return made
+
+    def _kinds_left_alone(self) -> Mapping[Kind, str]:
+        """Kinds whose places pgle found and did not change, with the reason. A kind with a trial
+        that made a step or failed is none of them.
+        """
+        others = {*self._kinds_made(), *self._kinds_failed()}
+        kinds = frozenset(Kind) - others
         found: dict[Kind, str] = {}
-        kinds = frozenset(Kind)
         for site in self.left_alone:
             if site.kind in kinds:
                 found.setdefault(Kind(site.kind), site.why)
+        return found
+
+    def _kinds_failed(self) -> Mapping[Kind, str]:
+        """Kinds of which no trial made a step and one failed, with what was tried and how it
+        ended.
+        """
+        found: dict[Kind, str] = {}
         for item in self.attempts:
-            found.setdefault(item.changes[-1].kind, item.why)
+            if item.gained is None and len(item.changes) == 1:
+                found.setdefault(item.changes[0].kind, ending_of(item))
+        made = self._kinds_made()
+        return {kind: how for kind, how in found.items() if kind not in made}
+
+    def _kinds_in_vain(self, every: Sequence[Alternative]) -> Mapping[Kind, str]:
+        """Kinds of which all trials failed or changed nothing, with what was tried and how it
+        ended. No edit of such a kind is proposed.
+        """
+        found = dict(self._kinds_failed())
+        others = {*self._kinds_made(), *self._kinds_left_alone()}
         for change in self.alone:
-            found.setdefault(change.kind, UNCHANGED)
-        return {kind: why for kind, why in found.items() if kind not in made}
+            if change.kind not in others:
+                found.setdefault(change.kind, f"{change.name}: {UNCHANGED}")
+        left = self._kinds_left(every)
+        return {kind: how for kind, how in found.items() if kind not in left}
+
+    def _kinds_left(self, every: Sequence[Alternative]) -> Collection[Kind]:
+        """Kinds with alternatives that nobody tried."""
+        return {change.kind for change in every if change not in self.alone}
 
     def _make_base(self) -> str:
         """Make the step of the program as it is, `base`. Return a note on what of its profile was
@@ -717,81 +693,6 @@ def saved_memory(base: Tried, tried: Tried) -> str:
     if not tried.memory_bytes or saved < SAVED * base.memory_bytes:
         return ""
     return f"it saves {gib(saved)} of memory"
-
-
-def shown_of(attempts: Sequence[Attempt], base: Tried) -> Shown:
-    """The best that trying the edit of each opportunity has shown."""
-    found = {}
-    for opportunity, kind in TRIED_BY.items():
-        tried = [
-            one
-            for one in attempts
-            if one.gained is not None and [each.kind for each in one.changes] == [kind]
-        ]
-        if tried:
-            best = max(tried, key=lambda one: (one.helps, one.least))
-            found[opportunity] = _trial_of(best, base)
-    return found
-
-
-def place_of_edit(change: Alternative) -> str:
-    """Return where an edit is to be written: a clause that follows the edit. Flax's nnx makes a
-    module in another line than the one that calls it.
-    """
-    if change.kind in OF_COMMAND:
-        return "in the command"
-    if change.kind is Kind.FLAGS:
-        return "in XLA_FLAGS"
-    if not change.where:
-        return "where the program begins"
-    if change.library.startswith("flax/nnx/") and "attention_fn=" in change.edit:
-        return f"where the module is made that {place_of(change)} calls"
-    return f"in {place_of(change)}"
-
-
-def place_of(change: Alternative) -> str:
-    """Return the line of the program, and the library's file that makes the call for it."""
-    if not change.library:
-        return change.where
-    return f"{change.where} (called by {change.library})"
-
-
-def _trial_of(best: Attempt, base: Tried) -> Trial:
-    """An attempt as the trial of an opportunity."""
-    answer = best.deciding_gain.answer
-    is_shorter = best.helps and best.least > 0
-    change = f"{as_change(-best.least)} of the predicted step"
-    words = f"{change}, {best.name}, {best.verdict}"
-    found = Trial(best.least, answer.low, answer.high, words, is_shorter)
-    (edit,) = best.changes
-    if not is_shorter or edit.kind is Kind.FLAGS:
-        return found
-    part = _shorter_part(base, best)
-    if part is not StepPart.COMPUTE:
-        found = replace(found, words=f"{words}; most of it is {part}")
-    at = place_of_edit(edit)
-    written = f"Write {edit.edit} {at}"
-    if len(edit.edit) > LONGEST:
-        written = f"Write {edit.name} {at} as --section edits of pgle advise has it"
-    if edit.limit:
-        written = f"{written} ({edit.limit})"
-    source = "" if edit.kind in OF_COMMAND else edit.where
-    return replace(
-        found,
-        title=f"Write {edit.name} {at}",
-        edit=written,
-        source=source,
-        part=part,
-    )
-
-
-def _shorter_part(base: Tried, best: Attempt) -> StepPart:
-    """The part of the step that an attempt shortens most."""
-    if best.tried is None:
-        return StepPart.COMPUTE
-    was = parts_of(base.prediction.timeline.breakdown)
-    now = parts_of(best.tried.prediction.timeline.breakdown)
-    return max(was, key=lambda part: was[part] - now[part])
 
 
 def differing(values: ComparedValues) -> str:

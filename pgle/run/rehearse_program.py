@@ -54,7 +54,7 @@ from pgle.run.directory.manifest import (
     read_manifest,
 )
 from pgle.run.inputs.found_flags import tune
-from pgle.run.inputs.next_command import UNKNOWN, ProgramLaunch, following, launch_of
+from pgle.run.inputs.next_command import UNKNOWN, ProgramLaunch, launch_of, stage_left
 from pgle.run.process.compilers import check_compiler, compiler_of
 from pgle.run.process.efforts import EFFORTS, checked_effort
 from pgle.run.process.flags import OF_CPUS, flags_with, user_flags
@@ -354,15 +354,16 @@ def launch_of_program(command: Understood) -> ProgramLaunch:
 
 
 def measure_line(command: Understood) -> Next:
-    """Return the command that measures the program: the next stage of its run directory, else all
-    stages.
+    """Return the command that measures the program: the stage that its run directory lacks, else
+    all stages in a new one.
     """
     how = launch_of_program(command)
     if how.run is not None:
-        there = how.run.path.with_name(f"{how.run.path.name}-flags")
-        if command.typed.flags:
-            return how.line("run", free(there))
-        return following(how.run)
+        flags = command.typed.flags
+        left = None if flags else stage_left(how.run)
+        suffix = "flags" if flags else "again"
+        there = how.run.path.with_name(f"{how.run.path.name}-{suffix}")
+        return left or how.line("run", free(there))
     folder = free(Path("runs/default"))
     if command.asked.profile:
         return how.line("perf", folder, "--profile", command.asked.profile)

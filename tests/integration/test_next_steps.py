@@ -122,7 +122,7 @@ def test_a_run_directory_goes_on_as_it_was_begun(
 ) -> None:
     run = run_directory(tmp_path / "a", files)
     words = shlex.join(PROGRAM) if said.endswith(" -- ") else ""
-    line = str(next_command.following(run))
+    line = str(next_command.stage_left(run))
     assert line.replace(str(run.path), "RUN") == said + words
 
 
@@ -133,7 +133,7 @@ def test_a_run_directory_that_began_with_another_stage_is_profiled_as_by_default
     extend_manifest(
         tmp_path, StageRecord(stage, started="1", asked={**ASKED, "mode": stage})
     )
-    line = str(next_command.following(RunDirectory(tmp_path)))
+    line = str(next_command.stage_left(RunDirectory(tmp_path)))
     assert (
         line
         == f"pgle profile --run-dir {tmp_path} {AS_IT_WAS} -- {shlex.join(PROGRAM)}"
@@ -149,7 +149,6 @@ def test_what_was_compared_is_looked_at(tmp_path: Path, ranks: str) -> None:
     assert compared_run(found) == run
     record_comparison(run, found)
     assert next_command.stage_left(run) is None
-    assert next_command.following(run) == Next.of("compare", run.path)
 
 
 def test_after_steps_that_did_not_change_come_flags(tmp_path: Path) -> None:
@@ -256,7 +255,7 @@ def test_the_flags_of_the_environment_are_not_repeated(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("XLA_FLAGS", ASKED["XLA_FLAGS"])  # type: ignore[arg-type]
-    line = str(next_command.following(run_directory(tmp_path, CONVERTED)))
+    line = str(next_command.stage_left(run_directory(tmp_path, CONVERTED)))
     assert "--flag" not in line
 
 

@@ -16,9 +16,10 @@ from pgle.next import Next, Sentence
 from pgle.report.advise import _actions, _at, _left, _notes, _table, commands, headline
 from pgle.report.next_steps import way_in_run
 from pgle.report.page.value import as_cell
-from pgle.run.advise import Advised, Attempt
+from pgle.run.advise import Advised
 from pgle.run.alternative_steps import Tried
 from pgle.run.alternatives import Alternative, Kind
+from pgle.run.attempts import Attempt
 from pgle.run.directory.directory import RunDirectory
 from pgle.run.untried import OVER_BUDGET, Untried
 from pgle.schedule.control import Controlled

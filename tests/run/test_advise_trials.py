@@ -9,16 +9,20 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
+from accounts import account, opportunity
 
+from pgle.account.next_move import Known
+from pgle.account.value import OpportunityKind
 from pgle.costs.estimate.estimate import estimator
 from pgle.costs.profile.lookup import LookupTable
 from pgle.costs.profile.value import Origin, Profile
 from pgle.errors import UserError, WorkloadError
+from pgle.next import Sentence, WayEnd
+from pgle.report.account import actions, follow, note
 from pgle.run.advise import (
     MOST_SETTINGS,
     SAME_CALL,
     Advised,
-    Attempt,
     _is_small_alone,
     _setting_name,
     _Trials,
@@ -34,6 +38,7 @@ from pgle.run.alternative_steps import (
     check_takes_the_same,
 )
 from pgle.run.alternatives import BY_HAND, Alternative, Kind
+from pgle.run.attempts import Attempt, shown_of
 from pgle.run.capture.captured import CallSite, ComparedValues
 from pgle.run.coverage import MeasuredCosts
 from pgle.run.process.endings import Ending
@@ -266,17 +271,39 @@ def test_an_alternative_that_fails_says_why_and_not_which_command(
     )
 
 
-def test_what_was_left_alone_or_failed_or_changed_nothing_was_not_tried() -> None:
-    dropped = CallSite("attention", "a.py:1", why="its weights are dropped")
-    failed = Attempt((PRECISION,), Verdict.UNSURE, "it fails: no kernel")
-    donation = Alternative(Kind.DONATION, "", "ws", "")
-    alone = [BY_HAND_CALL, PRECISION, donation]
-    found = trials([failed], alone=alone, left_alone={dropped: None})._without_step()
-    assert found == {
-        Kind.ATTENTION: dropped.why,
-        Kind.PRECISION: failed.why,
-        Kind.DONATION: UNCHANGED,
+DROPPED = CallSite("attention", "a.py:1", why="its weights are dropped")
+FAILED = Attempt((PRECISION,), Verdict.UNSURE, "it fails: no kernel")
+DONATION = Alternative(Kind.DONATION, "", "ws", "")
+
+
+def test_what_failed_or_changed_nothing_was_tried_in_vain() -> None:
+    alone = [BY_HAND_CALL, PRECISION, DONATION]
+    found = trials([FAILED], alone=alone, left_alone={DROPPED: None})
+    assert found._kinds_left_alone() == {Kind.ATTENTION: DROPPED.why}
+    assert found._kinds_in_vain(alone) == {
+        Kind.PRECISION: "precision tensorfloat32: it fails: no kernel",
+        Kind.DONATION: f"donation ws: {UNCHANGED}",
     }
+
+
+def test_what_failed_is_still_open_if_the_budget_left_others_of_its_kind() -> None:
+    other = replace(PRECISION, value="bfloat16")
+    found = trials([FAILED], alone=[PRECISION])
+    assert found._kinds_in_vain([PRECISION, other]) == {}
+
+
+def test_an_edit_that_failed_is_never_proposed() -> None:
+    """As of attention over 65 tokens, which cuDNN refuses."""
+    why = "could not be made: NotImplementedError: no kernel for 65 tokens"
+    failed = Attempt((BY_HAND_CALL,), Verdict.UNSURE, why)
+    in_vain = trials([failed], alone=[BY_HAND_CALL])._kinds_in_vain([BY_HAND_CALL])
+    shown = shown_of([failed], cast(Any, None), in_vain)
+    fuse = opportunity(OpportunityKind.ATTENTION, 0.4, edit="Call the kernel")
+    found = account(fuse).with_trials(shown)
+    end = follow(Known(account=found), {})
+    assert isinstance(end, Sentence) and end.end is WayEnd.DONE
+    assert note(found) == f"Tried in vain: attention cudnn: {why}."
+    assert actions(found) == ()
 
 
 def test_steps_of_workers_are_judged_in_their_order() -> None:

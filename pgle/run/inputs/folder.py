@@ -12,8 +12,8 @@ from pathlib import Path
 from pgle.errors import UserError
 from pgle.files import open_bytes
 from pgle.next import Next
-from pgle.run.directory.directory import MANIFEST, STORED, RunDirectory
-from pgle.run.inputs.next_command import following, time_written
+from pgle.run.directory.directory import MANIFEST, STORED
+from pgle.run.inputs.next_command import time_written
 from pgle.trace.nsys import SQLITE_MAGIC
 from pgle.xla.hlo.dumps import fingerprint_of
 
@@ -21,6 +21,7 @@ DEPTH = 4  # folders below the first; a profiler's log directory nests its xplan
 MOST = 5000  # entries that are looked at: an answer at once, also in a home directory
 HEAD_BYTES = 1 << 15  # of a file whose name does not say what it is
 
+RUN = "run directory"
 PROGRAM = "JAX program"
 # dumps of the CPU compiler, and of programs as XLA first saw them
 UNSCHEDULED = "HLO not of a GPU yet"
@@ -43,7 +44,7 @@ class FileKind:
 
 
 _KINDS = (
-    FileKind("run directory", re.escape(MANIFEST), (b"pgle.manifest/",), whole=True),
+    FileKind(RUN, re.escape(MANIFEST), (b"pgle.manifest/",), whole=True),
     FileKind(
         "rehearsal or search",
         re.escape(STORED),
@@ -94,7 +95,8 @@ class Sight:
     kind: str  # what they are, in words
     # where, newest first; started programs before imported ones
     paths: tuple[Path, ...]
-    commands: tuple[Next, ...]  # what to type for the newest
+    # what to type for the newest; of a run directory its own facts decide
+    commands: tuple[Next, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,8 +147,8 @@ def _commands(
     """
     if words:
         return (Next.of(*words, path),)
-    if kind == "run directory":
-        return (following(RunDirectory(path)),)
+    if kind == RUN:
+        return ()
     hlo = ("--hlo", dumps[0]) if len(dumps) == 1 else ()
     analyze = Next.of("analyze", path, *hlo)
     return analyze, Next.of("convert", path, "-o", "profile.pbtxt", *hlo)

@@ -127,13 +127,6 @@ def _words(asked: Json, defaults: Mapping[str, object]) -> list[str]:
     return words
 
 
-def following(run: RunDirectory) -> Next:
-    """The next command: it makes what is missing or out of date. If nothing is, it shows the
-    comparison, whose answer names the next step.
-    """
-    return stage_left(run) or Next.of("compare", run.path)
-
-
 def stage_left(run: RunDirectory) -> Next | None:
     """The command of what is missing or out of date: a stage or the comparison; None if
     nothing.
