@@ -82,8 +82,11 @@ def answer(
     version: int = 1,
     exit_code: int = 1,
 ) -> Answer[R]:
-    """The answer of a command, whose name is in the document's schema."""
+    """The answer of a command, whose name is in the document's schema. The document ends in how
+    the page leads on: commands, or the end in words, a line each.
+    """
     named = {"schema": f"pgle.{command}/{version}", **text.plain(document)}
+    named["next"] = page.way.lines
     return Answer(result, page, named, ok, exit_code)
 
 

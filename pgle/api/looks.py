@@ -54,10 +54,12 @@ def confirm(request: Confirm) -> Answer[LogVerdict]:
 def ranks(request: OrderOfRanks) -> Answer[Ranks]:
     """Whether all ranks start their collectives in the same order, as `pgle ranks`."""
     from pgle.report import ranks as report
+    from pgle.report.next_steps import after_ranks
     from pgle.run.ranks import compare_ranks
 
     found = compare_ranks(request.paths)
-    page = report.ranks_page(some(map(str, request.paths), 2), found)
+    following = after_ranks(request.paths, found)
+    page = report.ranks_page(some(map(str, request.paths), 2), found, following)
     return answer("ranks", found, page, report.ranks_document(found), found.ok)
 
 
@@ -73,7 +75,7 @@ def analyze(request: Analyze) -> Answer[Analysis]:
     found = read_analysis(request)
     following = report.way_on(found)
     page = run_page(RunFacts(request.inputs, analysis=found), following)
-    return answer("analyze", found, page, report.document(found, following))
+    return answer("analyze", found, page, report.document(found))
 
 
 def read_analysis(request: Analyze) -> Analysis:

@@ -45,7 +45,7 @@ def predict(request: Predict) -> Answer[Predicted]:
         found = replace(found, trials=trials_of_run(found.run_around))
     following = report.advice(found)
     page = report.predict_page(found, following)
-    document = report.predict_document(found, following)
+    document = report.predict_document(found)
     return answer("predict", found, page, document)
 
 
@@ -110,7 +110,7 @@ def rehearse(request: Rehearse) -> Answer[Rehearsal]:
     following = report.advice(found)
     page = report.rehearse_page(found, following)
     picture = write_page(report.folder_of(found), page)
-    document = report.rehearse_document(found, following, picture)
+    document = report.rehearse_document(found, picture)
     page = report.rehearse_page(found, following, picture)
     code = found.request.exit_code or 1
     return answer("rehearse", found, page, document, found.good, exit_code=code)
@@ -172,7 +172,7 @@ def tune(request: Tune) -> Answer[Tuning]:
         page = report.tune_page(found, following)
         path = write_page(given.out, page, force=True)
     page = report.tune_page(found, following, path)
-    document = report.document(found, following, path)
+    document = report.document(found, path)
     return answer("tune", found, page, document, found.good)
 
 
@@ -204,7 +204,7 @@ def advise(request: Advise) -> Answer[Advised]:
         following = report.commands(found)
         path = write_page(out, report.advise_page(found, following), force=True)
         page = report.advise_page(found, following, path)
-        document = report.document(found, following, path)
+        document = report.document(found, path)
         code = found.exit_code
         return answer("advise", found, page, document, not code, exit_code=code)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pgle.api.answer import Answer, answer, keep_met
@@ -24,10 +25,10 @@ def convert(request: Convert) -> Answer[Conversion]:
 
     with text.progress("reading traces") as advance:
         found = convert(request, progress=advance)
-    following: Commands = ()
-    if len(found.written) == 1:
-        following = after_conversion(found.written[0].path, hlo_of(request))
-    page = report.convert_page(found, following)
+    made = Path(found.written[0].path)
+    if len(found.written) > 1:
+        made = made.parent
+    page = report.convert_page(found, after_conversion(made, hlo_of(request)))
     return answer("convert", found, page, report.convert_document(found))
 
 

@@ -59,8 +59,8 @@ def _trace(path: AnyPath) -> Answer[Any]:
 
     with text.progress("reading traces") as advance:
         found = summarise_trace(read_traces([path], progress=advance))
-    about = str(path), found, convert_command(path)
-    return answer("show", found, trace_page(*about), trace_document(*about))
+    page = trace_page(str(path), found, convert_command(path))
+    return answer("show", found, page, trace_document(str(path), found))
 
 
 @command(opt.argument("old", "OLD"), opt.argument("new", "NEW"), *opt.PAGE)

@@ -242,7 +242,7 @@ def analyze_command(**options: Any) -> Answer[Any]:
     found = looks.read_analysis(Analyze(**options))
     following = analyze.way_on(found)
     page = analyze.analyze_page(found, following)
-    return answer("analyze", found, page, analyze.document(found, following))
+    return answer("analyze", found, page, analyze.document(found))
 
 
 @command(*parameters(Report), opt.JSON)

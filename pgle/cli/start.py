@@ -47,8 +47,7 @@ def init_command(name: str, folder: Path, force: bool) -> Answer[Any]:
         page = start.starters_page(STARTERS)
         return answer("init", STARTERS, page, start.StartersDocument(purposes))
     written = init(name, folder, force=force)
-    following = STARTERS[name].following
-    document = start.WrittenStarter(tuple(written), folder, following)
+    document = start.WrittenStarter(tuple(written), folder)
     return answer(
         "init", written, start.written_page(written, STARTERS[name], folder), document
     )

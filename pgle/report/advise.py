@@ -596,10 +596,9 @@ class AdviseDocument(Document):
     account: AccountDocument
     page: Path
     jaxlib: str
-    next: str
 
 
-def document(found: Advised, following: Commands, page: Path) -> AdviseDocument:
+def document(found: Advised, page: Path) -> AdviseDocument:
     """The step, what was tried on it, and the best."""
     compiled = found.base.compiled
     return AdviseDocument.of_value(
@@ -609,7 +608,6 @@ def document(found: Advised, following: Commands, page: Path) -> AdviseDocument:
         attempts=_attempts(found),
         account=account.document(found.account),
         page=page,
-        next=str(following[0]),
     )
 
 

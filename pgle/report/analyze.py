@@ -542,20 +542,17 @@ class AnalyzeDocument(Document):
     account: AccountDocument
     unread: UnreadWork | None
     against: AgainstDocument | None
-    next: str
     warnings: tuple[str, ...]
 
 
-def document(found: Analysis, following: Commands) -> AnalyzeDocument:
+def document(found: Analysis) -> AnalyzeDocument:
     """What the step consists of, what was found in it, and its account."""
-    before = way_of(found.page)
     return AnalyzeDocument(
         facts=_step_facts(found.step),
         details=_details(found),
         account=account.document(found.account),
         unread=found.account.unread,
         against=_against(found.against),
-        next="\n".join(map(str, following)) if before is None else before.lines,
         warnings=found.warnings,
     )
 

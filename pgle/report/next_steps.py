@@ -13,6 +13,7 @@ from pgle.run.directory.directory import RunDirectory, stage_of
 
 if TYPE_CHECKING:
     from pgle.account.value import Shown
+    from pgle.run.ranks import Ranks
     from pgle.steps.compare import Comparison, LimitCheck
     from pgle.xla.log.verdict import LogVerdict
 
@@ -115,6 +116,25 @@ def after_confirmation(log: AnyPath, found: LogVerdict) -> Commands:
         return (found.main.remedy or unknown,)
     words = "XLA used the profile; compare the step times of both jobs"
     return (Sentence.todo(words),)
+
+
+def after_ranks(paths: Sequence[AnyPath], found: Ranks) -> Commands:
+    """Mend what keeps ranks from one order, or what hides it; in a run directory of ranks that
+    agree do as all answers on it say.
+    """
+    again = Next.of("ranks", *paths)
+    if found.differences:
+        same = "give all ranks the same jaxlib, flags, profile and autotuning results"
+        return (Sentence.todo(f"{same}, run the job again, then ", again),)
+    if found.unknown:
+        dumps = "start every rank with --xla_dump_to in a folder of its own, then "
+        return (Sentence.todo(dumps, again),)
+    if found.stuck:
+        return (Sentence.todo("look for a rank that ended or is slow"),)
+    run = RunDirectory(Path(str(paths[0])))
+    if run.is_recorded:
+        return way_in_run(run)
+    return (Sentence.done("the order of collectives cannot make this job hang"),)
 
 
 def after_comparison(

@@ -10,7 +10,7 @@ from pgle.account.next_move import Known, Move, next_move
 from pgle.errors import printable, shown
 from pgle.files import AnyPath
 from pgle.next import Following, Next, Sentence, to_way
-from pgle.report import account, text
+from pgle.report import account
 from pgle.report.account import AccountDocument
 from pgle.report.page import figures
 from pgle.report.page.figures import Unit
@@ -315,14 +315,12 @@ class PredictDocument(Document):
     step: PredictedStep = flat()
     limits: PredictedLimits = flat()
     account: AccountDocument
-    next: str
     warnings: tuple[str, ...]
 
 
-def predict_document(found: Predicted, following: Following) -> PredictDocument:
+def predict_document(found: Predicted) -> PredictDocument:
     """The step, what it consists of, and its account."""
     prediction = found.prediction
-    before = way_of(found.page)
     return PredictDocument.of_value(
         found,
         module=found.module.name,
@@ -330,7 +328,6 @@ def predict_document(found: Predicted, following: Following) -> PredictDocument:
         step=_predicted_step(prediction),
         limits=_predicted_limits(prediction),
         account=account.document(found.account),
-        next=text.in_lines(*following) if before is None else before.lines,
     )
 
 

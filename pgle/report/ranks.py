@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from pgle.errors import many, shown
+from pgle.next import Commands, to_way
 from pgle.report.page.value import Advice, Page, Tone
 from pgle.report.text import Document
 from pgle.run.ranks import RankDifference, Ranks
@@ -20,8 +21,8 @@ _SHARE = Advice(
 )
 
 
-def ranks_page(names: str, found: Ranks) -> Page:
-    """Show the verdict, a line for each difference, and what is unknown."""
+def ranks_page(names: str, found: Ranks, following: Commands) -> Page:
+    """Show the verdict, a line for each difference, what is unknown, and how it leads on."""
     count = len(found.ranks)
     size = many(found.collectives, "collective")
     verdict = f"All {count} ranks start their collectives in the same order ({size})"
@@ -42,6 +43,7 @@ def ranks_page(names: str, found: Ranks) -> Page:
         tone=tone,
         notes=tuple(map(shown, _notes(found))),
         actions=actions,
+        way=to_way(following),
     )
 
 

@@ -13,7 +13,7 @@ from pgle.account.schedule_gains import pays
 from pgle.account.value import OpportunityKind
 from pgle.errors import shown, some
 from pgle.next import Following, Next, Sentence, quoted, to_way
-from pgle.report import account, control, text
+from pgle.report import account, control
 from pgle.report.account import AccountDocument
 from pgle.report.control import RehearsalControl
 from pgle.report.next_steps import way_in_run
@@ -429,18 +429,14 @@ class RehearseDocument(Document):
     control: RehearsalControl | None
     account: AccountDocument
     verdict: str
-    next: str
     warnings: tuple[str, ...]
     picture: Path
 
 
-def rehearse_document(
-    result: Rehearsal, following: Following, picture: Path
-) -> RehearseDocument:
+def rehearse_document(result: Rehearsal, picture: Path) -> RehearseDocument:
     """Both schedules, what the profile moves and gains, and the account."""
     default = None if result.default is None else _side_document(result.default)
     words, _ = headline(result)
-    follows = text.in_lines(*following)
     return RehearseDocument.of_value(
         result,
         head=_rehearsed_module(result),
@@ -452,7 +448,6 @@ def rehearse_document(
         control=control.document(result),
         account=account.document(result.account),
         verdict=words,
-        next=follows,
         picture=picture,
     )
 

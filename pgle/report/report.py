@@ -180,7 +180,9 @@ def _following(found: RunFacts) -> Commands:
     """How an answer leads on: in a run directory to the next move there."""
     if found.run is not None:
         return way_in_run(found.run, found.comparison)
-    return () if found.analysis is None else way_on(found.analysis)
+    if found.analysis is not None:
+        return way_on(found.analysis)
+    return (Sentence.todo("give a run directory or a trace of the step"),)
 
 
 def _analysis_page(

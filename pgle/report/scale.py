@@ -740,7 +740,6 @@ class ScaleDocument(Document):
     not_modelled: str
     resumed: int
     page: Path
-    next: str
     warnings: tuple[str, ...]
 
 
@@ -748,9 +747,6 @@ def document(found: Scaling, page: Path) -> ScaleDocument:
     """All rows, and where the program breaks."""
     answer = found.answer
     anchor = answer.anchor
-    way = scale_advice.next_way(found)
-    follows = "".join(way.next) or way.done
-
     rows = tuple(_row_document(item, found) for item in answer.rows)
     head = ScaleHead(
         verdict=_verdict(found),
@@ -769,7 +765,6 @@ def document(found: Scaling, page: Path) -> ScaleDocument:
         anchor=None if anchor is None else AnchorDocument(anchor, anchor.factor),
         not_modelled=NOT_MODELLED,
         page=page,
-        next=follows,
         warnings=_warnings(answer),
     )
 

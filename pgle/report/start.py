@@ -162,7 +162,6 @@ class WrittenStarter(Document):
 
     written: tuple[Path, ...]
     folder: Path
-    next: str
 
 
 _ABLE: Mapping[tuple[bool, bool], tuple[str, Tone]] = {

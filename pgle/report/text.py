@@ -476,11 +476,6 @@ def _plain_fields(value: DataclassInstance) -> dict[str, Any]:
     return found
 
 
-def in_lines(*items: object) -> str:
-    """Sentences and commands as the lines of one text, without the empty ones."""
-    return "\n  ".join(str(item) for item in items if item)
-
-
 class ErrorParts(Document):
     """What went wrong, where, and what to do."""
 

@@ -181,12 +181,11 @@ class TraceDocument(Document):
 
     path: str
     trace: ListedTrace
-    next: Next
 
 
-def trace_document(path: str, summary: TraceSummary, following: Next) -> TraceDocument:
-    """A trace, and the command that converts it."""
-    return TraceDocument(path, _listed_trace(summary), following)
+def trace_document(path: str, summary: TraceSummary) -> TraceDocument:
+    """What a trace holds."""
+    return TraceDocument(path, _listed_trace(summary))
 
 
 def _listed_trace(summary: TraceSummary) -> ListedTrace:

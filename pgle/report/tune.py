@@ -12,7 +12,7 @@ from pgle.account.next_move import Move, Search, known_of
 from pgle.account.value import OpportunityKind, StepBase
 from pgle.errors import cut, many, shown
 from pgle.next import Commands, Next, Sentence, quoted, to_way
-from pgle.report import account, text
+from pgle.report import account
 from pgle.report.account import AccountDocument
 from pgle.report.control import SMALLER, STAGE
 from pgle.report.next_in_run import way_of_run
@@ -551,18 +551,16 @@ class TuneDocument(Document):
     proof: TuneProof = flat()
     page: Path
     jaxlib: str
-    next: str
     warnings: tuple[str, ...]
 
 
-def document(found: Tuning, following: Commands, page: Path) -> TuneDocument:
+def document(found: Tuning, page: Path) -> TuneDocument:
     """What the search has found, and what it proved."""
     tuned = found.tuned.trial
     without = {
         flag: _trial_document(found, trial) for flag, trial in found.without.items()
     }
     public = {name: effects_of(name, value) for name, value in tuned.flags.items()}
-    follows = text.in_lines(why_next(found), *following)
     return TuneDocument.of_value(
         *(found, tuned, found.tuned.prediction),
         head=_head_document(found),
@@ -572,7 +570,6 @@ def document(found: Tuning, following: Commands, page: Path) -> TuneDocument:
         public=public,
         proof=_proof_document(found.proof),
         page=page,
-        next=follows,
     )
 
 

@@ -87,6 +87,14 @@ DOCUMENTS: Mapping[str, tuple[type, ...]] = {
 }
 """The types of each object; several if it has several forms."""
 
+WITHOUT_NEXT = (text.ErrorDocument, flags.PresetDocument, Page)
+"""Types that are no answer with a page; a page has its own."""
+
+NEXT: Schema = {
+    "type": "string",
+    "description": "commands that lead on, or the end in words; a line each",
+}
+
 UNITS = {
     "_us": "microseconds",
     "_ns": "nanoseconds",
@@ -122,9 +130,12 @@ def schema_of(name: str) -> Schema:
         forms = [_object({"page": found.of(Page)})]
     else:
         forms = [found.of_fields(kind) for kind in DOCUMENTS[name]]
-    for form in forms:
+    for form, kind in zip(forms, DOCUMENTS.get(name, (Page,)), strict=True):
         form["properties"] = {"schema": {"const": name}, **form["properties"]}
         form["required"].insert(0, "schema")
+        if kind not in WITHOUT_NEXT:
+            form["properties"]["next"] = NEXT
+            form["required"].append("next")
     whole = forms[0] if len(forms) == 1 else {"type": "object", "anyOf": forms}
     definitions = dict(sorted(found.definitions.items()))
     return {**head, **whole, **({"$defs": definitions} if definitions else {})}

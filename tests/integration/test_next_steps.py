@@ -21,16 +21,18 @@ from accounts import account, opportunity
 import pgle.next
 from pgle.account.value import OpportunityKind
 from pgle.cli.main import COMMANDS, group
-from pgle.next import PROFILE, Next, Sentence
+from pgle.next import PROFILE, Next, Sentence, to_way
 from pgle.report import next_steps as report
 from pgle.report import rehearse as rehearsal
 from pgle.report import tune as tuning
 from pgle.report.stages import after_auto
+from pgle.report.start import folder_page
 from pgle.requests.predictions import Rehearse
 from pgle.run.compare import compared_run, record_comparison
 from pgle.run.directory.directory import RunDirectory
 from pgle.run.directory.manifest import StageRecord, extend_manifest
 from pgle.run.inputs import found_flags, next_command
+from pgle.run.inputs.folder import contents_of
 from pgle.run.rehearse_program import (
     Understood,
     advise_line,
@@ -149,6 +151,18 @@ def test_what_was_compared_is_looked_at(tmp_path: Path, ranks: str) -> None:
     assert compared_run(found) == run
     record_comparison(run, found)
     assert next_command.stage_left(run) is None
+
+
+@pytest.mark.parametrize("files", [PROFILED, CONVERTED, RAN, WHOLE])
+@pytest.mark.parametrize("is_compared", [False, True])
+def test_a_folder_leads_on_as_every_answer_on_its_run(
+    files: list[str], is_compared: bool, tmp_path: Path
+) -> None:
+    run = run_directory(tmp_path / "a", files)
+    if is_compared:
+        record_comparison(run, compared("same"))
+    said = folder_page(contents_of(tmp_path)).way
+    assert said == to_way(report.way_in_run(run))
 
 
 def test_after_steps_that_did_not_change_come_flags(tmp_path: Path) -> None:

@@ -8,8 +8,7 @@ from pathlib import Path
 import pytest
 
 from pgle.errors import call_it
-from pgle.next import Next
-from pgle.report.text import FLAT, console, grid, in_lines, near, plain
+from pgle.report.text import FLAT, console, grid, near, plain
 
 
 @pytest.mark.parametrize(
@@ -88,7 +87,3 @@ class Whole:
 def test_the_parts_of_a_document_are_one_object_in_their_order() -> None:
     found = plain(Whole(Head("jit_step"), None, Tail((1.0, 2.0))))
     assert list(found.items()) == [("name", "jit_step"), ("steps_us", [1, 2])]
-
-
-def test_what_follows_is_a_line_each_without_the_empty_ones() -> None:
-    assert in_lines("Why.", "", Next.of("tune", "a b")) == "Why.\n  pgle tune 'a b'"

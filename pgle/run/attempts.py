@@ -1,0 +1,164 @@
+"""What became of an alternative that `advise` tried, and what that shows about an opportunity."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from pgle.account.parts_and_bounds import parts_of
+from pgle.account.value import Shown, StepPart, Trial
+from pgle.errors import as_change, cut
+from pgle.run.alternative_steps import MOST_SAID, Tried
+from pgle.run.alternatives import OF_COMMAND, Alternative, Kind
+from pgle.run.capture.captured import ComparedValues
+from pgle.run.untried import TRIED_BY
+from pgle.schedule.control import Controlled
+from pgle.schedule.predict import Gain
+from pgle.schedule.verdict import Verdict
+
+LONGEST = 240  # characters of an edit that a screen has
+
+
+@dataclass(frozen=True)
+class Attempt:
+    """An alternative, or several together, with what became of it."""
+
+    changes: tuple[Alternative, ...]
+    verdict: Verdict
+    why: str  # one clause; empty: the figures say all
+    tried: Tried | None = None  # None: it was not compiled
+    gained: Controlled | None = None  # over the program as it is
+    same_as: str = ""  # an earlier attempt that makes the same program
+    # what it does to the step's values; None: they stay the same, or nobody compared
+    values: ComparedValues | None = None
+    module: Path | None = None  # that was compiled; None: it was not
+    work: float = 1.0  # how many times as much data as the program as it is takes
+    added: Controlled | None = (
+        None  # of flags: what they gain over the best without them
+    )
+
+    @property
+    def deciding_gain(self) -> Controlled:
+        """What the verdict is on: of flags what they add; else what is gained over the program."""
+        return self.added or self.gained or Controlled(Gain(0.0, 0.0, 0.0, 0.0))
+
+    @property
+    def name(self) -> str:
+        """Its changes in a few words."""
+        return named(self.changes)
+
+    @property
+    def least(self) -> float:
+        """The smaller gain of both compilations, as a share of the step."""
+        return 0.0 if self.gained is None else min(self.gained.shares)
+
+    @property
+    def helps(self) -> bool:
+        """Whether it is worth an edit."""
+        return self.verdict in (Verdict.BETTER, Verdict.FITS)
+
+    @property
+    def are_values_compared(self) -> bool:
+        """Whether its results are known to be those of the program, but for rounding."""
+        if not any(change.changes_values for change in self.changes):
+            return True
+        return self.values is not None and not self.values.why
+
+
+def shown_of(
+    attempts: Sequence[Attempt], base: Tried, in_vain: Mapping[Kind, str]
+) -> Shown:
+    """The best that trying the edit of each opportunity has shown.
+
+    Args:
+        attempts: all trials.
+        base: the step of the program as it is.
+        in_vain: kinds whose trials made no other step, with how they ended.
+    """
+    found = {}
+    for opportunity, kind in TRIED_BY.items():
+        tried = [
+            one
+            for one in attempts
+            if one.gained is not None and [each.kind for each in one.changes] == [kind]
+        ]
+        if tried:
+            best = max(tried, key=lambda one: (one.helps, one.least))
+            found[opportunity] = _trial_of(best, base)
+        elif kind in in_vain:
+            found[opportunity] = Trial(0.0, 0.0, 0.0, in_vain[kind], helps=False)
+    return found
+
+
+def ending_of(item: Attempt) -> str:
+    """What was tried and how it ended, if it is no gain: ``attention cudnn: could not be made``."""
+    how = item.why or item.verdict
+    return f"{item.name}: {cut(how, MOST_SAID)}"
+
+
+def _trial_of(best: Attempt, base: Tried) -> Trial:
+    """An attempt as the trial of an opportunity."""
+    answer = best.deciding_gain.answer
+    is_shorter = best.helps and best.least > 0
+    change = f"{as_change(-best.least)} of the predicted step"
+    words = f"{change}, {best.name}, {best.verdict}"
+    if not best.helps and best.why:
+        words = f"{words}: {cut(best.why, MOST_SAID)}"
+    found = Trial(best.least, answer.low, answer.high, words, is_shorter)
+    (edit,) = best.changes
+    if not is_shorter or edit.kind is Kind.FLAGS:
+        return found
+    part = _shorter_part(base, best)
+    if part is not StepPart.COMPUTE:
+        found = replace(found, words=f"{words}; most of it is {part}")
+    at = place_of_edit(edit)
+    written = f"Write {edit.edit} {at}"
+    if len(edit.edit) > LONGEST:
+        written = f"Write {edit.name} {at} as --section edits of pgle advise has it"
+    if edit.limit:
+        written = f"{written} ({edit.limit})"
+    source = "" if edit.kind in OF_COMMAND else edit.where
+    return replace(
+        found,
+        title=f"Write {edit.name} {at}",
+        edit=written,
+        source=source,
+        part=part,
+    )
+
+
+def _shorter_part(base: Tried, best: Attempt) -> StepPart:
+    """The part of the step that an attempt shortens most."""
+    if best.tried is None:
+        return StepPart.COMPUTE
+    was = parts_of(base.prediction.timeline.breakdown)
+    now = parts_of(best.tried.prediction.timeline.breakdown)
+    return max(was, key=lambda part: was[part] - now[part])
+
+
+def place_of_edit(change: Alternative) -> str:
+    """Return where an edit is to be written: a clause that follows the edit. Flax's nnx makes a
+    module in another line than the one that calls it.
+    """
+    if change.kind in OF_COMMAND:
+        return "in the command"
+    if change.kind is Kind.FLAGS:
+        return "in XLA_FLAGS"
+    if not change.where:
+        return "where the program begins"
+    if change.library.startswith("flax/nnx/") and "attention_fn=" in change.edit:
+        return f"where the module is made that {place_of(change)} calls"
+    return f"in {place_of(change)}"
+
+
+def place_of(change: Alternative) -> str:
+    """Return the line of the program, and the library's file that makes the call for it."""
+    if not change.library:
+        return change.where
+    return f"{change.where} (called by {change.library})"
+
+
+def named(changes: Sequence[Alternative]) -> str:
+    """Changes in a few words."""
+    return " + ".join(change.name for change in changes)
