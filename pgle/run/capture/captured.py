@@ -530,21 +530,23 @@ def no_step(module: Path) -> str:
     one.
     """
     program = read_captured(module.parent)
+    is_stopped = _is_stopped(module, program)
+    why = "the program compiled no step"
+    if is_stopped:
+        why = "the program was stopped before it executed a step"
     if _is_of_jax(module, program):
-        return f"the program compiled no step: {module_name(module)} is a function of jax's own"
-    is_stopped = (module.parent / STOPPED).is_file() and bool(program.executed)
-    if is_stopped and module.name in program.of_jax:
-        return (
-            "the program was stopped before it executed a step: "
-            f"{module_name(module)} is a function of jax's own"
-        )
+        return f"{why}: {module_name(module)} is a function of jax's own"
     is_again = program.executed.get(module.name, 0) > 1
     if is_stopped and not is_again and not is_training(module):
-        return (
-            "the program was stopped before it executed a step: "
-            f"{module_name(module)} ran once or not at all"
-        )
+        return f"{why}: {module_name(module)} ran once or not at all"
     return ""
+
+
+def _is_stopped(module: Path, program: CapturedProgram) -> bool:
+    """Whether the program was stopped after it had executed something: its step may have been
+    still to come.
+    """
+    return (module.parent / STOPPED).is_file() and bool(program.executed)
 
 
 def choose_module(modules: Sequence[Path], pattern: str | None) -> Path:
@@ -645,13 +647,19 @@ def doubt_of(module: Path) -> str:
 
 
 def _is_of_jax(module: Path, program: CapturedProgram) -> bool:
-    """Whether it is a function of jax's that the program calls outside jit, as `jnp.matmul`; or is
-    named as one and holds no product, as what makes random numbers.
+    """Whether a module is a function of jax's own and no step.
+
+    It is named as one, and holds no product, as what makes random numbers; or the program calls it
+    outside jit, as `jnp.matmul`. If nobody knows where it is written, it is no step of a program
+    that was stopped: that step may have been still to come.
     """
     if module.name not in program.of_jax:
         return False
-    is_eager = module.name in program.in_jax and not _is_jitted(module, program)
-    return is_eager or not multiplies(module)
+    if not multiplies(module):
+        return True
+    if _is_jitted(module, program):
+        return False
+    return module.name in program.in_jax or _is_stopped(module, program)
 
 
 def _is_jitted(module: Path, program: CapturedProgram) -> bool:

@@ -28,6 +28,8 @@ from pgle.run.capture.capture import (
     devices_for,
 )
 from pgle.run.capture.captured import (
+    PROGRAM,
+    STOPPED,
     CapturedProgram,
     candidates,
     capture_warnings,
@@ -1014,3 +1016,28 @@ def test_of_a_damaged_record_of_a_program_nothing_is_known(
 ) -> None:
     (tmp_path / ".program.json").write_text(text)
     assert read_captured(tmp_path) == CapturedProgram()
+
+
+@pytest.mark.parametrize("is_written_in_jax", [True, False])
+@pytest.mark.parametrize("is_jitted", [True, False])
+@pytest.mark.parametrize("is_stopped", [True, False])
+def test_what_is_of_jax_is_never_chosen_over_a_step(
+    is_written_in_jax: bool, is_jitted: bool, is_stopped: bool, tmp_path: Path
+) -> None:
+    names = [f"jax_ir000{at}_jit_{name}_compile.mlir" for at, name in ((1, "matmul"), (2, "f"))]  # fmt: skip
+    product = "  %0 = stablehlo.dot_general %arg0, %arg0\n"
+    matmul, other = (tmp_path / name for name in names)
+    matmul.write_text(f"module @jit_matmul {{\n{product * 40}}}\n")
+    other.write_text(f"module @jit_f {{\n{product * 20}}}\n")
+    sites = [{"kind": "jit", "where": "a.py:1", "now": "matmul"}] if is_jitted else []
+    noted = {
+        "executed": {matmul.name: 9, other.name: 9},
+        "of_jax": [matmul.name],
+        "in_jax": [matmul.name] if is_written_in_jax else [],
+        "sites": sites,
+    }
+    (tmp_path / PROGRAM).write_text(json.dumps(noted))
+    if is_stopped:
+        (tmp_path / STOPPED).touch()
+    is_of_jax = no_step(matmul).endswith("a function of jax's own")
+    assert choose_module([matmul, other], None) == (other if is_of_jax else matmul)
