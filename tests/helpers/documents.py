@@ -66,7 +66,7 @@ PRINTED: dict[str, list[list[str]]] = {
         ["convert", PAX[1], "-o", "c.pbtxt"],
     ],
     "carry": [
-        ["carry", BF16, "--from", NEW, "--to", OLD, "-o", "c1.pbtxt"],
+        ["carry", "pax.pbtxt", "--from", DUMP[1], "--to", DUMP[1], "-o", "c1.pbtxt"],
     ],
     "complete": [
         ["complete", BIG, "--hlo", OLD, "-o", "k3.pbtxt"],
