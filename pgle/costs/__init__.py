@@ -1,1 +1,3 @@
-"""Cost profiles: read, write, merge, diff, aggregate from traces, hold against modules."""
+"""Cost profiles: measure them from traces, read, write, merge and compare them, and estimate
+missing costs.
+"""

@@ -1,3 +1,1 @@
-"""Estimates of costs that nobody measured: XLA's measured tables, rooflines, models of
-communication.
-"""
+"""Estimates of missing costs: XLA's measured tables, rooflines, models of communication."""

@@ -543,7 +543,9 @@ def first_array(shape: Shape) -> Shape | None:
 
 
 def operand_shape(module: Module, instruction: Instruction, index: int) -> Shape | None:
-    """The shape of an operand, of a tuple its first array; None where there is no such operand."""
+    """Return the shape of an operand; for a tuple, its first array. None if there is no such
+    operand.
+    """
     if index >= len(instruction.operands):
         return None
     operand = module.instructions.get(instruction.operands[index])

@@ -1,1 +1,1 @@
-"""From a trace to a profile."""
+"""Measure the costs of a trace, and make a profile of them."""

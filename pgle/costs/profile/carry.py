@@ -311,8 +311,8 @@ class Graph:
         return self.sizes(row), self._kernel(row)
 
     def sizes(self, row: LookupRow) -> Hashable:
-        """Return a key that also survives a change of kernel: a product's sizes, whatever it
-        multiplies; else the sizes and types of results and operands.
+        """Return a key that also survives a change of kernel: a product's sizes without its types,
+        else sizes and types of results and operands.
         """
         if _is_collective(row):
             return (
@@ -351,7 +351,7 @@ class Graph:
         return stem, row.opcode, row.executions > 1, types
 
     def _kernel(self, row: LookupRow) -> Hashable:
-        """Return which of XLA's emitters makes a kernel; of a product, the types and units that
+        """Return which of XLA's emitters makes a kernel; for a product, the types and units that
         multiply.
 
         Transposing in a loop takes twice as long as transposing in tiles.

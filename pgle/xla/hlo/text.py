@@ -355,9 +355,8 @@ class _Parser:
         elif match := _FRAME_LINE.match(line):
             place = self.places.get(match[2], "")
             self.frames.add(int(match[1]), place, int(match[3] or 0))
-        elif (match := _FILE.match(line)) and match[
-            1
-        ] not in self.files:  # functions follow, and count from 1 again
+        elif (match := _FILE.match(line)) and match[1] not in self.files:
+            # functions follow, and count from 1 again
             self.files[match[1]] = unescape(match[2])
 
     def _close(self) -> None:
@@ -413,7 +412,9 @@ class _Parser:
         return True
 
     def _attributes(self, opcode: str, tail: str) -> dict[str, Any]:
-        """The attributes of an instruction, by field of `Instruction`; most have only metadata."""
+        """Return the attributes of an instruction, by field of `Instruction`; most instructions
+        have only metadata.
+        """
         stated: dict[str, Any] = {}
         body, _, config = tail.partition(", backend_config=")
         if config:
@@ -499,7 +500,9 @@ class _Parser:
         return tuple(found)
 
     def _element(self, name: str, path: str) -> str:
-        """Make the get-tuple-elements that ``name#1`` leaves out."""
+        """Return the name of the element ``name#1``. Make the get-tuple-elements that the text
+        leaves out.
+        """
         for part in path.split("#")[1:]:
             element = f"{name}#{part}"
             if element not in self.items:
