@@ -134,7 +134,7 @@ def capture_modules(
         The dumped modules, in the order in which they were compiled.
 
     Raises:
-        UserError: the command cannot be started or compiled nothing.
+        UserError: the command cannot be started or compiled nothing, or XLA refuses a flag.
         WorkloadError: it failed before it had compiled anything, or before its step was executed
             again and again.
     """
@@ -162,6 +162,8 @@ def capture_modules(
         _say_what_was_left_out(program)
     if not found and code:
         who = str(Next(kept_argv(command)))
+        if words := refused_flag(folder / OUTPUT):
+            raise _flag_error(words, who)
         raise WorkloadError(code, _no_module(folder, code, devices), who=who)
     unhooked = "" if program.python else UNHOOKED
     if unhooked and found:
@@ -337,11 +339,21 @@ def _hint(program: CapturedProgram, code: int, devices: Devices) -> str:
     return hint
 
 
+def _flag_error(words: str, program: str) -> UserError:
+    """The error for a program that XLA ended over a flag, in XLA's own words: the flag is in the
+    user's XLA_FLAGS, or the program sets it.
+    """
+    is_users = any(flag.name in words for flag in user_flags().flags)
+    return UserError(
+        f"XLA refuses a flag, and ended the program: {words}",
+        where="XLA_FLAGS" if is_users else program,
+        remedy=f"correct it or leave it out; see: {Next.of('flags', 'lint')}",
+    )
+
+
 def _no_module(folder: Path, code: int, devices: Devices) -> str:
     """How a program that failed ended, and why it had compiled nothing."""
     program = read_captured(folder)
-    if refused := refused_flag(folder / OUTPUT):
-        return f"{ended(code)}; {refused}"
     before = "before it had compiled anything"
     if program.python:
         return f"{_how_it_ended(program, code)} {before}{_hint(program, code, devices)}"

@@ -76,14 +76,19 @@ def run_program(
         code = wait_or_stop(
             child, folder, quiet_s=quiet_s, choose=choose, until_step=until_step
         )
-    printed.end(failed=bool(code) and not _is_error_known(folder))
+    printed.end()
+    if code and not _is_error_known(folder):
+        printed.show_last_lines()
     return code
 
 
 def _is_error_known(folder: Path) -> bool:
-    """Whether the hook has noted the exception that ended a program, which one line then says."""
+    """Whether one line can say what ended a program: the exception that the hook has noted, or the
+    flag that XLA refuses.
+    """
     before_jax = read_kept(folder / STARTED) or b""
-    return bool(read_captured(folder).error or before_jax.strip())
+    is_noted = bool(read_captured(folder).error or before_jax.strip())
+    return is_noted or bool(process.refused_flag(folder / OUTPUT))
 
 
 @contextmanager
@@ -141,11 +146,14 @@ class ProgramOutput:
             self._pumps.append(pump)
             pump.start()
 
-    def end(self, *, failed: bool) -> None:
-        """Wait for the last output; show the last hidden lines if only they say what failed."""
+    def end(self) -> None:
+        """Wait for the last output."""
         wait_for(self._pumps, PUMPED_S)
+
+    def show_last_lines(self) -> None:
+        """Show the last hidden lines: only they say what failed."""
         with self._lock:
-            if failed and self._hidden:
+            if self._hidden:
                 terminal.pass_on(STDERR, b"".join(self._hidden))
 
     def _pump(self, stream: BinaryIO) -> None:

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 from pgle.errors import UserError, shell_code
 from pgle.files import Json, content_digest, sha256
 from pgle.masking import Masker, kept_argv
-from pgle.next import Next, typed
+from pgle.next import typed
 from pgle.run.process import terminal
 from pgle.run.process.endings import handling
 from pgle.xla.log.messages import flag_refusal
@@ -281,18 +281,14 @@ def last_line(log: Path) -> str:
 
 
 def refused_flag(log: Path) -> str:
-    """Why XLA ended a program over XLA_FLAGS, by the end of what that printed, with a remedy; empty
-    if it did not.
+    """Why XLA ended a program over XLA_FLAGS, in its own words at the end of what that printed;
+    empty if it did not.
     """
     try:
         found = flag_refusal(_end_of(log, REFUSAL_BYTES).decode(errors="replace"))
     except OSError:
         return ""
-    return (
-        ""
-        if found is None
-        else f"XLA says: {found[1]}; see: {Next.of('flags', 'lint')}"
-    )
+    return "" if found is None else found[1]
 
 
 FAILED = (

@@ -350,7 +350,7 @@ class RealBackEnd:
             if record.aside:
                 stays = f"; {request.folder.path} is as it was before"
             if refused := refused_flag(log):
-                why = f"; {refused}"
+                why = f"; XLA says: {refused}; see: {Next.of('flags', 'lint')}"
             if facts.get("ranks_differ"):
                 command = Next.of("ranks", request.folder.path)
                 why = f"; its ranks do not agree, as the line above says: {command}"

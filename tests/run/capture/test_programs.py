@@ -296,10 +296,6 @@ def test_a_compilation_in_the_second_step_alone_blames_no_new_function(captured)
             "import jax\n{}['x']",
             "KeyError: 'x' (train.py, line 2)) before it had compiled",
         ),
-        (
-            "import os\nos.environ['XLA_FLAGS'] = '--xla_of_nobody=1'\nimport jax\njax.devices()",
-            "XLA says: Unknown flag in XLA_FLAGS: --xla_of_nobody=1; see: pgle flags lint",
-        ),
     ],
 )
 def test_a_program_that_dies_early_says_why_and_nothing_of_the_hook(
@@ -309,6 +305,32 @@ def test_a_program_that_dies_early_says_why_and_nothing_of_the_hook(
         captured(text)
     assert said in str(failed.value)
     assert "PYTHONPATH" not in str(failed.value)
+
+
+OWN_FLAG = """
+import os
+os.environ['XLA_FLAGS'] = '{}'
+import jax
+jax.devices()
+"""
+
+
+@pytest.mark.parametrize("flag", ["--xla_of_nobody=1", "--xla_gpu_autotune_level=x"])
+def test_a_flag_that_xla_refuses_is_the_user_s_error_in_one_line(captured, capfd, flag):
+    with pytest.raises(UserError) as refused:
+        captured(OWN_FLAG.format(flag))
+    assert str(refused.value).endswith("see: pgle flags lint")
+    assert flag.strip("-").partition("=")[0] in refused.value.what
+    assert "train.py" in refused.value.where
+    assert all(
+        line.startswith("pgle: ") for line in capfd.readouterr().err.splitlines()
+    )
+
+
+def test_a_refused_flag_of_the_environment_is_said_to_be_there(captured, monkeypatch):
+    monkeypatch.setenv("XLA_FLAGS", "--xla_of_nobody=1")
+    with pytest.raises(UserError, match=r"^XLA_FLAGS: XLA refuses a flag"):
+        captured("import jax\njax.devices()")
 
 
 def test_a_program_without_jax_is_told_so(captured):
@@ -386,7 +408,9 @@ def printed(tmp_path: Path, text: str, *, failed: bool = False) -> None:
     )
     output.follow(child)
     child.wait()
-    output.end(failed=failed)
+    output.end()
+    if failed:
+        output.show_last_lines()
 
 
 def test_what_a_program_prints_goes_to_a_log_that_is_named_once(tmp_path, capfd):
