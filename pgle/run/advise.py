@@ -328,7 +328,8 @@ class _Trials:
             self._try_all(wanted)
         proves = proof(self.command, variants, best_of(self.attempts))
         memory = memory_warning(base.compiled, request.allocator_bytes, request.target)
-        said = (*self.command.doubts, *request.warnings, carried, memory)
+        doubts = (*self.command.doubts, *base.compiled.warnings)
+        said = (*doubts, *request.warnings, carried, memory)
         attempted = self._attempted(every, is_written_as)
         shown = shown_of(self.attempts, base, self._kinds_in_vain(every))
         if not request.no_step:

@@ -534,6 +534,7 @@ def _compilation_warnings(
     """
     module = baseline.module
     known = () if costs is None else effective_costs(costs, module.fingerprint)
+    yield from baseline.compiled.warnings
     yield from unmodelled_warnings(module, known)
     yield _partition_warning(module)
     yield memory_warning(baseline.compiled, request.allocator_bytes, request.target)

@@ -605,7 +605,7 @@ def _made(compiled: CompileResult, asked: RehearseRequest, grown: Path | None) -
         path=compiled.after_optimizations,
         memory=compiled.memory,
         limit_bytes=asked.allocator_bytes,
-        warnings=asked.warnings,
+        warnings=(*asked.warnings, *compiled.warnings),
         grown=grown,
     )
 

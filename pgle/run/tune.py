@@ -355,6 +355,7 @@ def tune(
     flags = FlagList(tuple(map(typed_flag, request.flags)))
     warnings = [
         *request.warnings,
+        *bench.first.warnings,
         bench.carried,
         *pgle.prediction.timeline.warnings,
         *network,

@@ -44,6 +44,8 @@ class Compiled(msgspec.Struct, frozen=True):
     num_devices: Annotated[int, Meta(ge=1, le=MOST_DEVICES)]
     compile_s: Annotated[float, Meta(ge=0, le=LONGEST_COMPILE_S)]
     jaxlib: Annotated[str, Meta(pattern=r"^\d+\.\d+[\w.+-]*$")]
+    # flags that it needs only without a GPU (`deviceless.DETOURS`)
+    detours: tuple[str, ...] = ()
 
 
 class _Entry(msgspec.Struct):

@@ -22,9 +22,10 @@ import msgspec
 
 from pgle.costs.profile.lookup import LookupTable
 from pgle.errors import UserError
-from pgle.files import Json, check_file
+from pgle.files import Json, check_file, read_kept
 from pgle.run.compiler import worker
 from pgle.run.compiler.cache import Cache, Compiled, key_of
+from pgle.run.compiler.deviceless import detour, detour_warnings
 from pgle.run.compiler.worker import UNSCHEDULED, CompilerProcess
 from pgle.run.directory.directory import claim
 from pgle.xla.flags.catalogue import PROFILE_PATH, catalogue, release
@@ -80,8 +81,15 @@ class CompileResult:
     # XLA left no report
     memory: Mapping[str, int]
     jaxlib: str  # version of the jaxlib that compiled
+    # flags that XLA needed to compile it without a GPU, after those of the request
+    detours: tuple[str, ...] = ()
     # it was compiled before, and comes from the cache; the seconds are of that time
     is_cached: bool = False
+
+    @property
+    def warnings(self) -> tuple[str, ...]:
+        """What the compilation had to do otherwise than on a GPU, a line each."""
+        return detour_warnings(self.detours)
 
     @property
     def memory_bytes(self) -> int | None:
@@ -156,6 +164,8 @@ class Compiler:
 
     def __post_init__(self) -> None:
         self.process = CompilerProcess(self.python)
+        # what a module with its flags needed before
+        self._detours: dict[tuple[Path, tuple[str, ...]], tuple[str, ...]] = {}
 
     def __enter__(self) -> Compiler:
         return self
@@ -185,8 +195,7 @@ class Compiler:
             names["@PROFILE@"] = str(request.profile.resolve())
         if (found := self._cached(self.cache, key, request, names)) is not None:
             return found
-        for laid in folder.iterdir():  # of a damaged entry
-            laid.unlink()
+        _empty(folder)  # of a damaged entry
         self.cache.drop(key)
         answer = self._compiled(request, folder, unscheduled)
         if key == self._key(
@@ -229,7 +238,30 @@ class Compiler:
     def _compiled(
         self, request: CompileRequest, folder: Path, unscheduled: Unscheduled
     ) -> Compiled:
-        reply = self._ask(request, folder, unscheduled)
+        """Compile a request as it is. If XLA fails before scheduling, try `detour`."""
+        program = (request.module, request.flags)
+        detours = self._detours.get(program, ())
+        reply = self._ask(_with(request, detours), folder, unscheduled)
+        first = reply
+        log = folder / worker.LOG
+        first_log = b""
+        while said := _failure(request, reply, unscheduled):
+            flag = detour(said, [*_of_xla(request), *detours])
+            if not flag:
+                break
+            first_log = first_log or read_kept(log) or b""
+            detours = (*detours, flag)
+            _empty(folder)
+            reply = self._ask(_with(request, detours), folder, unscheduled)
+        if reply is not first and not reply.keys().isdisjoint(FAILED):
+            log.write_bytes(first_log)  # no detour helps: the first says what is wrong
+            reply = first
+        answer = self._answer(request, folder, reply)
+        self._detours[program] = detours
+        return msgspec.structs.replace(answer, detours=detours)
+
+    def _answer(self, request: CompileRequest, folder: Path, reply: Json) -> Compiled:
+        """What XLA's process says of a compilation that succeeded; else raise its error."""
         worker.check_disk(folder)
         if error := reply.get("user_error"):
             is_module = error["where"] in (None, "", str(request.module.resolve()))
@@ -280,6 +312,32 @@ class Compiler:
             return {**reply, "jaxlib": jaxlib}
         finally:
             self.on_phase(CompilerPhase(request, "done"))
+
+
+def _with(request: CompileRequest, flags: tuple[str, ...]) -> CompileRequest:
+    """A request with more flags."""
+    return replace(request, flags=(*request.flags, *flags))
+
+
+def _of_xla(request: CompileRequest) -> list[str]:
+    """The request's flags without those of jax."""
+    return [flag for flag in request.flags if not flag.startswith(OF_JAX)]
+
+
+def _failure(request: CompileRequest, reply: Json, unscheduled: Unscheduled) -> str:
+    """What XLA says of passes before scheduling that failed; else empty."""
+    is_scheduled = unscheduled is not None and unscheduled.done()
+    if is_scheduled or request.passes == "from scheduling on":
+        return ""
+    said: str = reply.get("xla_error", "")
+    return said
+
+
+def _empty(folder: Path) -> None:
+    """Remove the files in a folder of dumps."""
+    for path in folder.iterdir():
+        if path.is_file():
+            path.unlink()
 
 
 def _result(request: CompileRequest, folder: Path, answer: Compiled) -> CompileResult:
@@ -357,6 +415,9 @@ SCHEDULER_FLAGS = frozenset(
     )
 )
 """Flags that only the passes from scheduling on read."""
+
+FAILED = frozenset(("user_error", "crashed", "xla_error"))
+"""What the compiler's process answers of a compilation that failed has one of these keys."""
 
 MOST_DEVICES = 1 << 20
 """Of a topology: XLA makes a description of each, and more than a million is a slip of the

@@ -302,7 +302,12 @@ class Session:
         found = self.compiler.compile(alone)
         compiled = scheduler_input.compiled.result()
         fingerprint = compiled.fingerprint or found.fingerprint
-        return replace(found, fingerprint=fingerprint, num_devices=compiled.num_devices)
+        return replace(
+            found,
+            fingerprint=fingerprint,
+            num_devices=compiled.num_devices,
+            detours=compiled.detours,
+        )
 
 
 def _in_background(work: Callable[[], T]) -> Future[T]:

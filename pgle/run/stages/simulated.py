@@ -164,6 +164,7 @@ class SimulatedBackEnd:
             ),
             python or sys.executable,
         )
+        said = (*notes, *compiled.warnings)
         shutil.copyfile(compiled.log, files.log)
         prediction = predict(compiled.scheduled, None, target, expand_loops=True)
         executions = PROFILED_STEPS if request.stage == "profile" else TIMED_STEPS
@@ -221,7 +222,7 @@ class SimulatedBackEnd:
             outputs=request.folder.outputs(),
             facts={**facts, MODELLED: modelled_us},
             verdict=verdict,
-            warnings=(*assumed, *remarks, *capture_warnings(module_path), *notes),
+            warnings=(*assumed, *remarks, *capture_warnings(module_path), *said),
         )
         return StageResult(
             request,

@@ -1,0 +1,80 @@
+"""Failures of XLA that only a compilation without a GPU has, and the flags that avoid them.
+
+On a GPU, XLA's autotuning drops each kernel that does not compile, and some passes ask the GPU's
+libraries. Without one, XLA takes a default that it has not tried, and these passes fail.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from pgle.schedule.control import TRITON
+from pgle.xla.flags.text import FlagList, typed_flag
+
+DISABLED = "xla_disable_hlo_passes"
+
+
+@dataclass(frozen=True)
+class Detour:
+    """A way around a failure that no GPU would have."""
+
+    says: re.Pattern[str]  # what XLA says when it fails
+    flag: str  # without dashes
+    value: str
+    why: str  # a clause about the program
+
+
+DETOURS = (
+    Detour(
+        re.compile(r"cuSolver internal error"),  # observed with jaxlib 0.4.38 to 0.6.2
+        DISABLED,
+        "gpusolver-rewriter",
+        "XLA asks cuSOLVER for the memory of a Cholesky decomposition, which needs a GPU",
+    ),
+    Detour(
+        re.compile(r"CubSort\w+ error"),  # observed with jaxlib 0.4.38
+        "xla_gpu_enable_cub_radix_sort",
+        "false",
+        "XLA asks CUB for the memory of a sort, which needs a GPU",
+    ),
+    # openxla/xla `xla/service/gpu/transforms/nest_gemm_fusion.cc`, observed with jaxlib 0.8.3 and
+    # 0.10.2; other wordings of Triton's are as good a reason to try
+    Detour(
+        re.compile(""),
+        TRITON,
+        "false",
+        "XLA's default Triton kernel of a matrix product does not compile, and only a GPU can "
+        "choose another one",
+    ),
+)
+"""In the order in which they are tried; the last one for whatever XLA says."""
+
+
+def detour(said: str, flags: Iterable[str]) -> str:
+    """The flag that may avoid a failure, by what XLA says; empty if there is none, or the flags
+    have it.
+    """
+    given = FlagList(tuple(map(typed_flag, flags)))
+    for item in DETOURS:
+        before = given.value(item.flag) or ""
+        values = before.split(",")
+        if item.says.search(said) is None or item.value in values:
+            continue
+        if item.flag == TRITON and given.is_true(TRITON) is False:
+            continue
+        is_list = item.flag == DISABLED and before
+        value = f"{before},{item.value}" if is_list else item.value
+        return f"--{item.flag}={value}"
+    return ""
+
+
+def detour_warnings(flags: Iterable[str]) -> tuple[str, ...]:
+    """A warning for each flag that a compilation needed without a GPU."""
+    taken = [flag.lstrip("-").partition("=")[0] for flag in flags]
+    return tuple(
+        f"{item.why}; compiled with --{item.flag}={item.value}"
+        for item in DETOURS
+        if item.flag in taken
+    )
