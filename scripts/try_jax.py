@@ -54,12 +54,12 @@ def environment(version: str, pattern: str) -> Path:
     return folder.resolve() / "bin"
 
 
-def tutorial() -> str:
-    """The program of docs/guides/from-zero.md."""
+def tutorial() -> dict[str, str]:
+    """The programs of docs/guides/from-zero.md by their file names, as its reader last has them."""
     text = (ROOT / "docs/guides/from-zero.md").read_text(encoding="utf-8")
-    found = re.search(r'```python title="train.py"\n(.*?)```', text, re.DOTALL)
-    assert found, "docs/guides/from-zero.md has no train.py"
-    return found[1]
+    files = dict(re.findall(r'```python title="(.+?)"\n(.*?)```', text, re.DOTALL))
+    assert "train.py" in files, "docs/guides/from-zero.md has no train.py"
+    return files
 
 
 def tried(bin_folder: Path, name: str, folder: Path) -> tuple[str, bool]:
@@ -70,7 +70,8 @@ def tried(bin_folder: Path, name: str, folder: Path) -> tuple[str, bool]:
     if folder.exists():
         shutil.rmtree(folder)
     folder.mkdir(parents=True)
-    (folder / "train.py").write_text(tutorial(), encoding="utf-8")
+    for file, text in tutorial().items():
+        (folder / file).write_text(text, encoding="utf-8")
     options = ["--json", "--run-dir", "run", "--capture", "simulated", "--devices", "8"]
     command = [
         str(bin_folder / "pgle"),
