@@ -1,4 +1,4 @@
-"""The collectives of a module: which instruction is one, of which kind, over how many devices.
+"""Find the collectives of a module: their kind, and the number of devices in a group.
 
 The opcode and the called computation decide, not the name: names follow JAX primitives since jaxlib
 0.8.0 (``psum.14`` may be a gather), and the generic ``async-start`` does not say what it wraps.

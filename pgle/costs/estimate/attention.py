@@ -213,7 +213,9 @@ def _times_us(
 def _kernel_us(
     hardware: Hardware, work: AttentionWork, share: float, memory_us: float
 ) -> float:
-    """Return the longer of memory time and arithmetic time at a share of the peak."""
+    """Return the µs of a kernel: the longer of memory time, and arithmetic at `share` of the
+    peak.
+    """
     dtype = "f8" if work.is_f8 and "f8" in hardware.tflops else "f16"
     peak = hardware.tflops[dtype] * 1e6
     return max(KERNEL_US + memory_us, work.executed / (peak * share))

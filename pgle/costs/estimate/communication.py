@@ -273,7 +273,9 @@ _SIZES = [2.0**bits for bits in range(41)]
 def group_of(
     module: Module, instruction: Instruction, hardware: Hardware
 ) -> DeviceGroup:
-    """Return the largest replica group of a collective; all devices if it names none."""
+    """Return the replica group on the most hosts, the largest of equals; all devices if the
+    collective names none.
+    """
     devices = max(module.num_devices, 1)
     groups = instruction.replica_groups or (tuple(range(devices)),)
     return largest_group(groups, hardware) or DeviceGroup(devices, 1)
@@ -453,8 +455,8 @@ def _model_us(kind: str, size: float, group: DeviceGroup, hardware: Hardware) ->
 
 
 def payload_bytes(module: Module, kind: str, instruction: Instruction) -> int:
-    """Return the S of nccl-tests' formulas: bytes gathered, to be scattered, or reduced, on one
-    device.
+    """Return the bytes that one device gathers, scatters or reduces: the size S in nccl-tests'
+    formulas.
     """
     operands = module.operand_shapes(instruction)
     given = sum(shape.size_bytes for shape in operands if shape.dtype != "token")

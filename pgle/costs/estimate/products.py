@@ -203,7 +203,7 @@ _WINDOW = re.compile(
 
 @dataclass(frozen=True, slots=True)
 class Arithmetic:
-    """The type in which a GPU multiplies, and how many products of it make one product."""
+    """The type in which a GPU multiplies, and how many products in this type one product takes."""
 
     family: str  # key of `Hardware.tflops`
     products: int = 1  # products of `family` per product
@@ -345,8 +345,8 @@ def least_product_us(item: Matmul, hardware: Hardware) -> float:
 
 
 def is_triangular_solve(instruction: Instruction) -> bool:
-    """Whether the instruction solves triangular systems, with cuBLAS or before XLA has chosen a
-    library.
+    """Whether the instruction solves triangular systems: a cuBLAS call, or HLO's own
+    ``triangular-solve``.
     """
     target = instruction.custom_call_target
     return instruction.opcode == "triangular-solve" or "triangularSolve" in target

@@ -583,7 +583,7 @@ class _Matcher:
     def _nearest(
         self, mine: Sequence[LookupRow], rows: Sequence[LookupRow]
     ) -> Sequence[LookupRow]:
-        """Return, for each new row, the old row that is nearest in bytes (ratio)."""
+        """Return, for each new row, the old row whose bytes have the ratio nearest to 1."""
         sizes = [max(_sent(self.new, row), 1) for row in rows if mine]
         return [
             min(mine, key=lambda was: abs(log(max(_sent(self.old, was), 1) / size)))

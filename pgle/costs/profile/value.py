@@ -36,7 +36,7 @@ def split_name(written: str) -> tuple[str, str]:
     """Split a name into fingerprint and instruction name. The fingerprint is empty if the cost is
     for every module.
 
-    Only one ``::`` between two parts splits; any other stays in the name.
+    A name splits only if it is ``FINGERPRINT::NAME`` and has no other ``::``.
     """
     if "::" not in written:
         return "", written

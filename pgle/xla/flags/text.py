@@ -27,7 +27,9 @@ ACCUMULATING = frozenset({"xla_disable_hlo_passes", "xla_enable_hlo_passes_only"
 """Lists to which every occurrence adds (measured with jaxlib 0.10.2 and 0.12.0.1)."""
 
 COMMAND_BUFFER = "xla_gpu_enable_command_buffer"
-"""Its items ``+X`` and ``-X`` change the value before them. An item without a sign replaces it."""
+"""An item ``+X`` or ``-X`` of this flag changes the value before it. An item without a sign
+replaces it.
+"""
 
 Level: TypeAlias = Literal["error", "warning", "note"]
 

@@ -87,8 +87,8 @@ class Shape:
     dimensions: tuple[int, ...] = ()  # sizes; empty for scalars and tuples
     elements: tuple[Shape, ...] = ()  # the shapes of a tuple
     memory_space: int = 0  # layout memory space; `HOST_MEMORY_SPACE` means host memory
-    # dimensions from the one whose elements are adjacent to the slowest; empty means the last one
-    # first
+    # dimensions from the fastest (its elements are adjacent) to the slowest; empty means that the
+    # last one is the fastest
     minor_to_major: tuple[int, ...] = field(default=(), compare=False)
 
     @property

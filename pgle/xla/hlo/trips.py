@@ -113,7 +113,9 @@ class _Reader:
         *,
         inverted: bool = False,
     ) -> int | None:
-        """Return for how many iterations from the first on a condition is true; None if unknown."""
+        """Return the number of iterations, counted from the first, for which a condition is true in
+        a row; None if unknown.
+        """
         item = self.find(condition, name)
         if item is None:
             return None
@@ -157,9 +159,7 @@ class _Reader:
         left: _Value,
         right: _Value,
     ) -> int | None:
-        """Return for how many iterations a comparison of a loop variable with a constant is true;
-        None if unknown.
-        """
+        """Do the same for a comparison of a loop variable with a constant."""
         if left is None or right is None:
             return None
         if left.factor == 0:

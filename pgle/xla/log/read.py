@@ -595,7 +595,7 @@ def _time_of_day(stamp: str) -> float | None:
 
 
 def _end(text: str, number: int, rank: str, level: str) -> Iterator[Event]:
-    """Yield the end that a line reports, once for each rank that it names."""
+    """Yield the early end that a line reports, once for each rank that it names."""
     found = ending_of(text) or ((FATAL_CAUSE, ()) if level == "F" else None)
     if found is not None:
         cause, named = found
