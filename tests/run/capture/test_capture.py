@@ -118,6 +118,34 @@ def test_moves_that_cannot_be_lowered_for_gpus_are_a_warning_with_a_remedy(
     assert capfd.readouterr().err.count("pgle: warning:") == 1
 
 
+CALLS_BACK = """
+import jax, jax.numpy as jnp, numpy as np
+@jax.jit
+def train_step(x):
+    jax.debug.print("loss {}", x[0, 0])
+    jax.debug.callback(lambda value: None, x[0, 0])
+    add = lambda x: np.asarray(x) + 1
+    same = jax.ShapeDtypeStruct(x.shape, x.dtype)
+    return jnp.linalg.qr(jax.pure_callback(add, same, x))[0]
+x = jnp.ones((8, 8))
+for _ in range(3):
+    x = train_step(x)
+"""
+
+
+def test_a_step_that_calls_back_to_python_is_lowered_for_gpus(captured):
+    module = captured(CALLS_BACK)
+    text = module.read_text()
+    assert "python_gpu_callback" in text
+    assert "lapack" not in text
+    assert capture_warnings(module) == ()
+
+
+def test_a_step_that_calls_back_to_python_still_does_so_on_the_cpu(captured):
+    module = captured(CALLS_BACK)
+    assert "loss 1.0" in (module.parent / OUTPUT).read_text()
+
+
 def test_a_program_that_sets_no_flags_has_none_of_its_own(captured):
     module = captured(OFFLOAD.format(inside="jnp.cos"))
     assert capture_warnings(module) == ()

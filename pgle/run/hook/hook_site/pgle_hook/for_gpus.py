@@ -292,6 +292,7 @@ class Lowering:
             return written
 
         mlir.lower_jaxpr_to_module, mlir.dump_module_to_file = new_lower, new_dump
+        guarded(jax_private.callbacks_of_cpus)
         guarded(lambda: jax_private.static_arguments(self._compilations.called))
         self._zeros = jax_private.compiled_instead(
             lambda module: self._of(module).instead,
