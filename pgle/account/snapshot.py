@@ -118,7 +118,7 @@ class Change:
     fact: str
     before: str
     after: str
-    note: str = ""  # by how much, or what follows
+    note: str = ""  # the size of the change, or its consequence
 
 
 def changes(before: Snapshot, after: Snapshot) -> tuple[Change, ...]:

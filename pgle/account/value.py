@@ -18,7 +18,7 @@ from pgle.worth import is_worth
 from pgle.xla.hlo.frames import in_package
 
 LARGE = 0.05
-"""Share of the step. A saving of this size that the user leaves is a warning."""
+"""Share of the step. pgle warns if the user leaves a saving of at least this size."""
 
 
 class Basis(StrEnum):
@@ -101,7 +101,7 @@ class OpportunityKind(StrEnum):
 class Place:
     """One instruction that an opportunity is about."""
 
-    # its name in the module or in the trace; if the row is no instruction, the row's name
+    # its name in the module or in the trace; the row's name if it is not an instruction
     instruction: str
     us: float  # microseconds in a step, all executions
     note: str = ""  # a remark in words

@@ -255,7 +255,7 @@ class LateRanks:
     devices: tuple[tuple[int, float, int], ...] = ()
     steps: int = 0  # number of steps in the means
     # float64[steps, devices], microseconds that the others wait for a device in each step, unusual
-    # steps included. Devices are in the order of the windows. None if nobody can wait.
+    # steps included. Devices are in the order of the windows. None if no rank can wait.
     waited_us: npt.NDArray[np.float64] | None = field(
         default=None, repr=False, compare=False
     )

@@ -138,7 +138,7 @@ def _rows_of_groups(
 
 
 def _most(group: RowGroup, name: str, most_us: float) -> str:
-    """The row of a group that grew most, in words."""
+    """Describe the row that grew most in its group."""
     if group in (RowGroup.LAUNCH, RowGroup.BETWEEN):
         return f"most: {name}"
     if group == RowGroup.HOST:

@@ -36,7 +36,7 @@ def nccl_orders(lines: Iterable[str]) -> Mapping[str, Launches]:
     """The order of each rank, by ``host:pid [gpu]``; empty if NCCL wrote none of the lines.
 
     Ranks know a communicator by different addresses. So pgle takes communicators of two ranks as
-    the same if they have the same size. It leaves out a size of which a rank has several.
+    the same if they have the same size. If a rank has several of one size, it leaves them out.
     """
     calls: dict[str, dict[tuple[int, str], list[_Call]]] = {}
     for line in lines:

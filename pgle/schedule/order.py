@@ -18,8 +18,8 @@ from pgle.trace.columns import Floats, Ints
 
 Wait: TypeAlias = tuple[int, float]  # row of an activity, and microseconds from its end
 Peers: TypeAlias = Ints | None
-"""int64[ranks, m], for each rank the ranks that it meets, itself included; None if an activity
-meets nobody.
+"""int64[ranks, m], for each rank the ranks that it meets, itself included; None if ranks do not
+meet in an activity.
 """
 
 

@@ -87,7 +87,7 @@ class Breakdown:
     exposed_communication_us: float  # collectives run and nothing computes
     exposed_copy_us: float  # only copies run
     idle_us: float  # nothing runs: launch gaps and waits
-    step_us: float  # all of it
+    step_us: float  # the whole step
     communication_us: float  # collectives run, hidden or not
     copy_us: float  # copies run, hidden or not
 
@@ -405,7 +405,9 @@ class _Columns:
         return len(self.start) - 1
 
     def stretch(self, first: int, clock: float, times: int) -> None:
-        """Make the rows from `first` on represent `times` iterations. Theirs began at `clock`."""
+        """Stretch the rows from `first` on, one iteration that began at `clock`, to `times` such
+        iterations.
+        """
         for row in range(first, len(self)):
             self.start[row] = clock + (self.start[row] - clock) * times
             self.duration[row] *= times
@@ -696,9 +698,9 @@ class _Device:
         return max(int((self.free - self.host) / (host_us - period)), 0)
 
     def _until_others_change(self, rows: int, clock: float) -> int:
-        """How many more iterations are like the one that began at `clock`.
+        """How many more iterations are like the one that began at `clock`, at most.
 
-        They stop being alike when an async op from before row `rows` begins or ends.
+        An async op that was issued before row `rows` may begin or end, and changes them.
         """
         period = self.free - clock
         outside = [(end, row) for end, row in self.ends.values() if row < rows]

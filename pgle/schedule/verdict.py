@@ -14,7 +14,7 @@ from pgle.worth import is_worth
 
 
 class Verdict(StrEnum):
-    """What trying an alternative has shown."""
+    """The result of trying an alternative."""
 
     BETTER = "better"  # both compilations: shorter by `LEAST_GAIN` or more, and it fits
     FITS = "fits"  # it fits into the GPU's memory; the program as it is does not
@@ -25,10 +25,10 @@ class Verdict(StrEnum):
 
 
 class Judged(NamedTuple):
-    """A verdict, and why it is not another one."""
+    """A verdict with its reason."""
 
     verdict: Verdict
-    why: str = ""  # one clause; empty: the figures say all
+    why: str = ""  # one clause; empty if the figures are enough
 
 
 ENDS = ("contention", "an uncertain cost", "the network")

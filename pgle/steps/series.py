@@ -18,7 +18,7 @@ from pgle.steps.patterns import find_patterns
 from pgle.trace.columns import heads
 
 Floats = npt.NDArray[np.float64]
-LARGEST_STEP = 2**62  # a larger number is no step number
+LARGEST_STEP = 2**62  # a larger number is not a step number
 SHORTEST_S, LONGEST_S = 1e-9, 1e8
 """Step times are between these: a nanosecond, and three years (a time stamp is larger)."""
 MOST_STEPS = 4_000_000
@@ -257,7 +257,7 @@ class StepTimes:
     step_time_s: Floats  # float64[n], seconds
     # the other steps by rule, in the order of the rules
     left_out: tuple[LeftOut, ...]
-    # time in stalls and checkpoints, as a share of it and of the steady steps together
+    # stalls and checkpoints as a share of the time of these and the steady steps together
     stall_share: float
     warnings: tuple[str, ...] = ()  # one line each
 

@@ -414,8 +414,8 @@ def _of_rate(measure: Measure, metrics: _Metrics) -> _Times:
 def _losses(metrics: _Metrics) -> Sequence[Point]:
     """The points of the loss; empty if there is no loss.
 
-    If one loss has a single value and another has more, the single one is the mean of a run
-    (transformers logs ``train_loss`` so).
+    A loss with a single value is a mean over the run if another loss has more values. One example
+    is ``train_loss`` of transformers.
 
     Raises:
         UserError: several losses are left.

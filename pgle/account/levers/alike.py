@@ -135,7 +135,7 @@ class Alike:
 
 
 def copies_of(classes: Classes) -> int:
-    """How many devices have the same value as any other."""
+    """The number of devices in the smallest class."""
     return min(Counter(classes).values())
 
 

@@ -1,9 +1,9 @@
-"""What a step takes if a batch that is whole on several devices is divided over them.
+"""Price a step in which several devices divide a batch that each of them has whole now.
 
-XLA then keeps the batch divided as far as it goes. Kernels that devices repeat shrink. Weights that
-the same devices share are gathered before products take them, and their gradients are
-reduce-scattered; gradients of weights that are whole are all-reduced. This is data parallelism, or
-FSDP where weights are divided by the same devices (arXiv 2105.04663, section 3).
+XLA then keeps the batch divided through the whole step, and kernels that devices repeat shrink. If
+the same devices share a weight, it is gathered before each product, and its gradient is
+reduce-scattered (FSDP). If each device has the whole weight, its gradient is all-reduced (data
+parallelism; arXiv 2105.04663, section 3).
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ from pgle.xla.matrix_products import is_product
 from pgle.xla.targets import KERNEL_US
 
 COMBINED_BYTES = 30 << 20
-"""Up to which XLA combines collectives (openxla/xla `gpu_compiler.cc`, default thresholds of the
-combiners).
+"""XLA combines collectives up to this size (openxla/xla `gpu_compiler.cc`, default thresholds of
+the combiners).
 """
 
 _INTEGERS = ("s32", "u32", "s64", "u64", "s16", "u16", "s8", "u8")  # tokens, labels
@@ -43,7 +43,9 @@ _FROM_WEIGHTS = RESHAPED.union(
     ("slice", "dynamic-slice", "async-start", "async-done", "opt-barrier"),
     KIND_OF_OPCODE,
 )
-"""Opcodes between a parameter and what a product takes, however XLA divided it meanwhile."""
+"""Opcodes between a parameter and a product's operand, including those by which XLA divides or
+gathers it.
+"""
 
 _LOOKED_UP = "gather"  # opcode of a lookup of rows
 
@@ -52,10 +54,11 @@ _LOOKED_UP = "gather"  # opcode of a lookup of rows
 class Batch:
     """A batch that several devices have whole."""
 
-    rows: int  # of its first axis
-    count: int  # devices that it is divided over
-    groups: tuple[tuple[int, ...], ...]  # these devices
-    is_apart: bool  # the weights are whole on them, so that they stay where they are
+    rows: int  # length of its first axis
+    count: int  # number of devices to divide it over
+    groups: tuple[tuple[int, ...], ...]  # groups of such devices
+    # whether each device of a group has the same weights, so that weights need not move
+    is_apart: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,13 +67,14 @@ class _Weight:
 
     parameter: str
     computation: str
-    size_bytes: int  # of all its parts together, in the type of the product
-    is_shared: bool  # devices of the batch's groups have parts of it
+    size_bytes: int  # of all its parts together, in the product's type
+    is_shared: bool  # whether the devices of a group have different parts of it
 
 
 def whole_batch(module: Module, alike: Alike) -> Batch | None:
-    """The batch of a training step, if several devices have it whole and can divide it. None: they
-    cannot, or nothing tells what is state and what is the batch.
+    """The batch of a training step, if several devices have it whole and can divide it.
+
+    None if they cannot, or if pgle cannot tell the batch from the state.
     """
     state = _state_of(module)
     arrays = [
@@ -102,8 +106,8 @@ def _parameters(module: Module) -> Sequence[Instruction]:
 
 
 def _state_of(module: Module) -> frozenset[str]:
-    """Parameters that the step returns: those that are donated, else those with the shape of a
-    result.
+    """Names of the parameters that are state: the donated ones; if none is donated, those with the
+    shape of a result.
     """
     parameters = _parameters(module)
     donated = [item for item in parameters if item.parameter_number in module.donated]
@@ -129,10 +133,10 @@ def _groups(classes: Classes) -> tuple[tuple[int, ...], ...]:
 
 
 class Division:
-    """What changes if the batch is divided.
+    """The changes to a step if devices divide the batch.
 
     Args:
-        copies: by kernel, how many devices compute the same; without those that each has alone.
+        copies: how many devices compute the same, by kernel. Kernels without copies are left out.
     """
 
     def __init__(
@@ -153,8 +157,8 @@ class Division:
         self._group = largest_group(batch.groups, step.hardware) or DeviceGroup(1, 1)
 
     def saved_us(self, kernels: Iterable[str]) -> float:
-        """What some repeated kernels save of a step, and what other shapes save of products that
-        are divided already.
+        """Microseconds of a step that kernels save: some repeated ones, and all products whose
+        shapes change.
         """
         divided = {*kernels}
         saved = []
@@ -164,8 +168,8 @@ class Division:
         return fsum(saved)
 
     def _then_us(self, kernel: str) -> float:
-        """Microseconds of a step that a kernel with the batch takes then; no launch takes less
-        than `KERNEL_US`.
+        """Microseconds of a kernel in a step with the divided batch, at least `KERNEL_US` for each
+        launch.
         """
         now_us = self._step.us[kernel]
         least_us = KERNEL_US * self._step.count.get(kernel, 1.0)
@@ -177,9 +181,9 @@ class Division:
 
     @cached_property
     def _products(self) -> Mapping[str, float]:
-        """By kernel that multiplies rows of the batch, how much of its time it takes then.
+        """New time of each kernel that multiplies rows of the batch, as a share of its time now.
 
-        Each device has fewer rows. If it has a part of the weights now, it has whole ones then.
+        Each device has fewer rows. If it has a part of the weights now, it gets the whole weights.
         """
         flow = self._flow
         found = {}
@@ -195,10 +199,11 @@ class Division:
         return found
 
     def _reshaped(self, size: Matmul, parts: int) -> Matmul | None:
-        """A product with fewer rows, and with weights that are whole; None: it has not all rows.
+        """The product with fewer rows and with whole weights; None if it does not have all rows of
+        the batch.
 
         Args:
-            parts: in which the weights of all devices are now.
+            parts: number of parts into which devices divide the weights now.
         """
         sides = {"m": size.m, "n": size.n, "k": size.k}
         of_batch = [name for name, side in sides.items() if side % self.batch.rows == 0]
@@ -217,12 +222,12 @@ class Division:
 
     @cached_property
     def exposed_us(self) -> float:
-        """Communication after it during which nothing computes, in a step."""
+        """Exposed communication in a step with the divided batch, in microseconds."""
         return self._left_us() + self._gathered_us() + self._reduced_us()
 
     def _left_us(self) -> float:
-        """Of collectives that stay. Weights that are not shared by the same devices keep theirs;
-        so do experts, whose tokens go to them. They move a part of the batch each.
+        """Exposed microseconds of collectives that stay. They stay if other devices share the
+        weights, or if tokens go to experts. Each then moves only a part of the batch.
         """
         if not self.batch.is_apart and not self._has_experts:
             return 0.0
@@ -236,7 +241,7 @@ class Division:
         return fsum(found)
 
     def _part_left(self, item: Instruction, kind: str) -> float:
-        """How much of its time a collective takes with a part of the batch."""
+        """New time of a collective that moves a part of the batch, as a share of its time now."""
         module, hardware = self._step.module, self._step.hardware
         given = map(self._flow.made_by, item.operands)
         if all(map(self._flow.is_weight, given)) or not KINDS[kind].ends_together:
@@ -250,8 +255,8 @@ class Division:
 
     @cached_property
     def _has_experts(self) -> bool:
-        """Whether each device has one of several equal weights: one expert. A product of experts
-        has an axis for them, so that XLA moves tokens, not weights.
+        """Whether devices have one expert each. A product of experts has an axis for them, so XLA
+        moves tokens to the weights.
         """
         return any(
             weight.is_shared and self._is_expert(weight.parameter)
@@ -281,13 +286,13 @@ class Division:
 
     @property
     def _weights(self) -> Iterator[_Weight]:
-        """Those that are not experts, which stay where they are."""
+        """The weights that are not experts. Experts do not move."""
         for weight in self._all_weights:
             if not (weight.is_shared and self._is_expert(weight.parameter)):
                 yield weight
 
     def _parameter(self, name: str) -> Instruction | None:
-        """The state that a value is, as it is or gathered; None of anything else."""
+        """The state parameter that a value holds, perhaps gathered; None if it holds another."""
         for each in self._flow.looked_at(name, _FROM_WEIGHTS):
             if each in self._state:
                 return self._flow.module.instructions[each]
@@ -305,7 +310,7 @@ class Division:
         return _Weight(item.name, computation, size, count > 1)
 
     def _gathered_us(self) -> float:
-        """Exposed time of gathering shared weights: before the first product nothing hides it."""
+        """Exposed microseconds of gathering shared weights. Nothing hides the first gather."""
         found = []
         for computation, size in self._sizes(is_shared=True).items():
             compute_us = self._compute_us(computation, is_backward=False)
@@ -313,7 +318,7 @@ class Division:
         return fsum(found)
 
     def _reduced_us(self) -> float:
-        """Exposed time of adding gradients up: after the last product nothing hides it."""
+        """Exposed microseconds of reducing gradients. Nothing hides the last reduction."""
         found = []
         seen: set[str] = set()
         for is_shared, kind in ((True, "reduce-scatter"), (False, "all-reduce")):
@@ -326,10 +331,11 @@ class Division:
     def _sizes(
         self, *, is_shared: bool, seen: set[str] | None = None
     ) -> Mapping[str, int]:
-        """Bytes of weights by the computation that takes them.
+        """Bytes of weights, by the computation that takes them.
 
         Args:
-            seen: parameters that counted already; each counts once. None: once a computation.
+            seen: parameters that have counted already, and count no more. If None, a parameter
+                counts once for each computation.
         """
         found: dict[str, int] = {}
         for weight in self._weights:
@@ -345,8 +351,8 @@ class Division:
     def _exposed_us(
         self, kind: str, computation: str, size: int, compute_us: float
     ) -> float:
-        """What is exposed of collectives: what computing is too short to hide, and at least one of
-        each iteration.
+        """Exposed microseconds of collectives: the time beyond the compute that hides them, and at
+        least one collective in each iteration.
         """
         times = self._times(computation)
         hardware = self._step.hardware
@@ -364,8 +370,8 @@ class Division:
         return max([1.0, *counts])
 
     def _compute_us(self, computation: str, *, is_backward: bool) -> float:
-        """What kernels of a computation take after the division, in a step; of the entry, those of
-        one pass. Updates of state belong to none.
+        """Microseconds in a step of a computation's kernels, with the divided batch. In the entry,
+        only those of one pass count. Updates of state belong to neither pass.
         """
         module = self._flow.module
         is_entry = computation == module.entry
@@ -382,8 +388,8 @@ class Division:
 
 
 def sizes_of_state(module: Module) -> set[tuple[int, ...]]:
-    """The sizes of arrays that the step takes and returns: parameters, and their gradients. Axes
-    are in ascending order, since gradients may be transposed.
+    """The dimensions of arrays that the step both takes and returns. Gradients have them, too.
+    Dimensions are in ascending order, since gradients may be transposed.
     """
     entry = module.entry_computation
     taken: set[tuple[int, ...]] = set()
@@ -394,7 +400,9 @@ def sizes_of_state(module: Module) -> set[tuple[int, ...]]:
 
 
 def sizes_of(shape: Shape) -> Iterator[tuple[int, ...]]:
-    """The sizes of an array with axes, or of those in a tuple, without axes of one element."""
+    """The dimensions of an array, or of the arrays in a tuple, in ascending order. Scalars and
+    dimensions of 1 are left out.
+    """
     for each in shape.arrays:
         if each.dimensions:
             yield tuple(sorted(size for size in each.dimensions if size > 1))

@@ -48,7 +48,7 @@ def find(step: StepCosts, flow: Flow) -> Opportunity | None:
 
 
 def _of_products(step: StepCosts, copies: Mapping[str, int]) -> Opportunity | None:
-    """What it saves if nobody knows the batch: of the computations that repeat products."""
+    """The saving in the computations that repeat products, if the batch is unknown."""
     module = step.module
     products = _products(module, copies)
     if not products:
@@ -75,7 +75,7 @@ def _of_products(step: StepCosts, copies: Mapping[str, int]) -> Opportunity | No
 def _of_batch(
     step: StepCosts, flow: Flow, division: Division, copies: Mapping[str, int]
 ) -> Opportunity | None:
-    """What it saves to divide a batch that several devices have whole."""
+    """The saving if devices divide a batch that each of them has whole."""
     module = step.module
     by_compiler = _products(module, dict.fromkeys(flow.kernel.values()))
     repeated = [name for name in by_compiler if name in copies]
@@ -114,7 +114,7 @@ def _products(module: Module, kernels: Iterable[str]) -> list[str]:
 def _divided(
     module: Module, copies: Mapping[str, int], products: list[str]
 ) -> list[str]:
-    """Repeated work in the computations of some products, without updates of state."""
+    """Names of repeated kernels in the computations of some products, except updates of state."""
     bodies = {module.instructions[name].computation for name in products}
     state = sizes_of_state(module)
     found = [name for name in products if name in copies]
