@@ -171,7 +171,9 @@ def next_move(known: Known) -> Move:
 
 
 def _is_settled(known: Known) -> bool:
-    """Whether more launches could show no change: steps are the same, or repeated in vain."""
+    """Whether more launches would show nothing new: steps are the same, or still undecided after a
+    repetition.
+    """
     is_unclear = known.verdict is Verdict.UNDECIDED
     return known.verdict is Verdict.SAME or (is_unclear and known.is_repeated)
 

@@ -103,8 +103,8 @@ def find_room(step: StepCosts, flow: Flow) -> Opportunity | None:
 
 
 def _repeated(step: StepCosts, flow: Flow) -> Iterator[_Repeated]:
-    """Products without batch dimensions that the backward pass computes again, except those that
-    another edit removes.
+    """Products with weights (without batch dimensions) that the backward pass computes again,
+    except those that another edit removes.
     """
     for name, product in flow.products.items():
         kernel = flow.kernel[name]
