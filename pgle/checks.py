@@ -66,7 +66,7 @@ def check_pattern(name: str, text: Any) -> None:
         raise UserError(
             f"{text!r} is not a regular expression ({error})",
             where=name,
-            remedy="write a backslash before what is to be taken by the letter",
+            remedy="write a backslash before each character that is meant literally",
         ) from None
 
 
@@ -90,7 +90,7 @@ def check_switch(name: str, value: Any) -> None:
     """Raise `UserError` for anything except True and False."""
     if type(value).__name__ not in ("bool", "bool_"):  # ``bool_`` is numpy's
         raise UserError(
-            f"{_shown(value)} is no switch", where=name, remedy="give True or False"
+            f"{_shown(value)} is not a switch", where=name, remedy="give True or False"
         )
 
 
@@ -103,7 +103,7 @@ def check_words(name: str, value: Any) -> None:
     """Raise `UserError` for anything except several texts."""
     if not (is_several(value) and all(isinstance(word, str) for word in value)):
         raise UserError(
-            f"{_shown(value)} is no list of texts",
+            f"{_shown(value)} is not a list of texts",
             where=name,
             remedy='give ["--xla_…=…"]',
         )

@@ -360,7 +360,7 @@ class TextLines:
                 characters = characters + len(line)
                 if lines > MANY_LINES and characters < SHORTEST_MEAN * lines:
                     raise UserError(
-                        f"its first {MANY_LINES:,} lines are next to empty",
+                        f"its first {MANY_LINES:,} lines are nearly empty",
                         where=self.path,
                         remedy=self.remedy,
                     )

@@ -104,9 +104,9 @@ def from_text(text: str, where: str) -> Snapshot:
     try:
         found = msgspec.json.decode(text, type=Snapshot)
     except msgspec.MsgspecError as error:
-        what = f"is no baseline of pgle ({error})"
+        what = f"is not a baseline of pgle ({error})"
         raise UserError(
-            what, where=where, remedy="write it anew: --pgle-update"
+            what, where=where, remedy="write it again: --pgle-update"
         ) from None
     return found
 

@@ -70,7 +70,7 @@ def slow_matmuls(step: MeasuredStep) -> Observation | None:
         f"{many(len(slow), 'matrix product')} at less than half the speed expected on "
         f"{step.hardware.name.upper()}",
         evidence_of(slow),
-        "check layouts and sides that are no multiple of 8, and what overlaps them; let XLA "
+        "check layouts and sides that are not a multiple of 8, and what overlaps them; let XLA "
         "autotune them (--xla_gpu_autotune_level=4)",
     )
 

@@ -129,7 +129,7 @@ class Place(Kind):
         """Raise `UserError` for anything else."""
         if value != PROCESSES and not re.fullmatch(rf"{DASK}[^\s/]+:\d+", str(value)):
             raise UserError(
-                f"{value!r} is no place for work",
+                f"{value!r} is not a place for work",
                 where=name,
                 remedy=f"give {PROCESSES}, or {DASK}HOST:PORT of a Dask scheduler",
             )

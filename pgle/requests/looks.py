@@ -40,7 +40,7 @@ class Confirm(Bounded):
         converter=optional_path,
         metadata=option(
             "--schedule",
-            "Schedule dump of the same run (file or directory): what the scheduler believed.",
+            "Schedule dump of the same run (file or directory), with the scheduler's costs.",
             metavar="PATH",
             kind=FILE,
             meaning="schedule dump of the same run.",
@@ -52,7 +52,7 @@ class Confirm(Bounded):
         converter=optional_path,
         metadata=shared.profile(
             "The profile of the run; default: the one that the log names.",
-            "of the run; None: the one that the log names.",
+            "profile of the run; None: the one that the log names.",
         ),
     )
     jax: str | None = field(
@@ -93,8 +93,8 @@ class Scheduled(Request):
         default=None,
         converter=optional_path,
         metadata=shared.profile(
-            "What the scheduler was given  [default: from RUN/perf]",
-            "what the scheduler was given; None: from the run directory.",
+            "Profile that the scheduler used.  [default: from RUN/perf]",
+            "profile that the scheduler used; None: from the run directory.",
         ),
     )
 
@@ -152,7 +152,9 @@ class ReportFiles(Request):
 
     inputs: tuple[AnyPath, ...] = field(
         converter=some_paths,
-        metadata=argument("RUN...", "as of `Analyze`.", kind=FILE, is_listed=True),
+        metadata=argument(
+            "RUN...", "inputs, as in `Analyze`.", kind=FILE, is_listed=True
+        ),
     )
     outputs: tuple[AnyPath, ...] = field(
         default=(),

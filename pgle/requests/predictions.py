@@ -155,7 +155,7 @@ class Releases(Rehearse):
         converter=texts,
         metadata=option(
             "--jax",
-            "Compare what these releases of jax, or Python interpreters, make of the step.",
+            "Compile the step with these releases of jax, or Python interpreters; compare.",
             metavar="A,B,…",
             kind=Word(words_of.releases),
             meaning="releases of jax such as ``0.12.0.1``, or Python interpreters that have one. "
@@ -186,7 +186,7 @@ class Tune(Rehearse, OnExecutor):
     words: tuple[str, ...] = field(
         alias="step",
         converter=words,
-        metadata=shared.program("MODULE | RUN | -- COMMAND...", "as of `rehearse`."),
+        metadata=shared.program("MODULE | RUN | -- COMMAND...", "as in `rehearse`."),
     )
     budget: int = field(
         default=20,
@@ -233,7 +233,7 @@ class Advise(Costs, OnExecutor, OnDevices, ForCompiler):
         converter=local_path,
         metadata=output(
             "New folder for captures, dumps and the page. [default: temporary]",
-            "new folder for captures, dumps and the page; None: as of `rehearse`.",
+            "new folder for captures, dumps and the page; None: as in `rehearse`.",
         ),
     )
     # a step of this process and its arguments; `words` then name its module
@@ -277,10 +277,10 @@ class Sized(Request):
         converter=_numbers,
         metadata=option(
             "--devices",
-            "Numbers of GPUs; the smallest is compared with.",
+            "Numbers of GPUs; all are compared with the smallest.",
             metavar="N,N,…",
             kind=Word(words_of.sizes, DEVICES.rule),
-            meaning="numbers of GPUs; the smallest is compared with. Of files none.",
+            meaning="numbers of GPUs; all are compared with the smallest. For files, empty.",
             default="",
             is_recorded=False,
             is_repeated=False,
@@ -309,10 +309,10 @@ class Scale(Sized, PerHost, ForCompiler, OnExecutor):
         kw_only=True,
         metadata=option(
             "--fit",
-            "Of this varied name, whose values need more and more memory, take the last that fits.",
+            "Take the last value of this varied name that fits; give values with growing memory.",
             metavar="NAME",
-            meaning="of this varied name, whose values need more and more memory, take the "
-            "last that fits.",
+            meaning="take the last value of this varied name that fits; its values must need "
+            "more and more memory.",
             is_recorded=False,
             is_repeated=False,
         ),
@@ -323,10 +323,10 @@ class Scale(Sized, PerHost, ForCompiler, OnExecutor):
         converter=_by_size,
         metadata=option(
             "--measured",
-            "A measured step, 8=1.56s: all predictions are moved by it.",
+            "A measured step, such as 8=1.56s; it corrects all predictions.",
             metavar="N=TIME",
             kind=Word(words_of.measured, words_of.MEASURED_US),
-            meaning="a measured step by its size, by which all predictions are moved.",
+            meaning="a measured step in microseconds by its size; it corrects all predictions.",
             is_recorded=False,
             is_repeated=False,
         ),
@@ -360,7 +360,7 @@ class Scale(Sized, PerHost, ForCompiler, OnExecutor):
         converter=local_path,
         metadata=output(
             "Folder for rows and page; repeat to resume.  [default: temporary]",
-            "folder for rows and page; None: as of `rehearse`.",
+            "folder for rows and page; None: as in `rehearse`.",
         ),
     )
 

@@ -106,7 +106,7 @@ class Convert(Forced, OnExecutor):
         kw_only=True,
         metadata=option(
             "--collective-stat",
-            "Collectives: the same.",
+            "The same for collectives.",
             metavar="NAME",
             meaning="the same for collectives.",
         ),
@@ -223,7 +223,7 @@ class Carry(Forced, OfProfile):
         converter=path,
         metadata=option(
             "--to",
-            "Dump that the profile is wanted for.",
+            "Dump to carry the profile to.",
             metavar="NEW_HLO",
             kind=FILE,
         ),
@@ -248,6 +248,6 @@ class Carry(Forced, OfProfile):
         default="",
         kw_only=True,
         metadata=shared.module(
-            "Module to carry.  [default: best match]", "as of `Complete`."
+            "Module to carry.  [default: best match]", "as in `Complete`."
         ),
     )

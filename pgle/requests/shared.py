@@ -336,7 +336,7 @@ class OfPython(Request):
         default=None,
         metadata=option(
             "--python",
-            "The Python of your program, whose jaxlib is asked.  [default: pgle's own]",
+            "Python of your program; pgle asks its jaxlib.  [default: pgle's own]",
             metavar="PATH",
         ),
     )
@@ -350,7 +350,7 @@ class OfRelease(Request):
         default=None,
         metadata=option(
             "--jaxlib",
-            "Speak of this release rather than the installed one.",
+            "Use this release instead of the installed one.",
             metavar="VERSION",
         ),
     )

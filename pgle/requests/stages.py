@@ -32,7 +32,7 @@ class InRunDirectory(Request):
         converter=place,
         metadata=option(
             "--run-dir",
-            "Where the experiment lives.",
+            "Folder of the experiment.",
             metavar="DIR",
             kind=FOLDER,
             is_recorded=False,
@@ -164,7 +164,7 @@ class AutoPgleRuns(Request):
         default=90,
         metadata=option(
             "--percentile",
-            "Of the costs over them.",
+            "Percentile of the costs over these executions.",
             kind=Number(Rule(0, 100, whole=True)),
         ),
     )

@@ -100,20 +100,20 @@ class Assumed(Request):
         default=0.95,
         metadata=option(
             "--confidence",
-            "Of the intervals.",
+            "Confidence of the intervals.",
             kind=Number(Rule(0.5, 0.9999)),
-            meaning="of the intervals.",
+            meaning="confidence of the intervals.",
         ),
     )
     same_within: float = field(
         default=LEAST_GAIN,
         metadata=option(
             "--same-within",
-            "What counts as the same.",
+            "Differences up to this size count as equal.",
             metavar="SHARE",
             kind=PORTION,
             default="0.5%",
-            meaning="what counts as the same, as a share.",
+            meaning="differences up to this share count as equal.",
         ),
     )
     launch_spread: float | None = field(
@@ -132,10 +132,10 @@ class Assumed(Request):
         converter=local_path,
         metadata=option(
             "--history",
-            "Measure that spread in a pgle history.",
+            "Take that spread from a history file of pgle.",
             metavar="FILE",
             kind=LOCAL,
-            meaning="file of a history in which that spread is measured.",
+            meaning="history file from which that spread is taken.",
         ),
     )
     warmup: int | None = field(
@@ -168,11 +168,11 @@ class ConsoleLines(Request):
         default=None,
         metadata=option(
             "--pattern",
-            "Own console lines: groups s, ms or us; and step, loss if there.",
+            "Your console lines: groups s, ms or us, and perhaps step and loss.",
             metavar="REGEX",
             kind=PATTERN,
-            meaning="regular expression for console lines: groups ``s``, ``ms`` or ``us``; "
-            "and ``step``, ``loss`` if there.",
+            meaning="regular expression for console lines: a group ``s``, ``ms`` or ``us``, "
+            "and perhaps ``step`` and ``loss``.",
         ),
     )
 
@@ -302,7 +302,7 @@ class Entered(Request):
 
     runs: tuple[str, ...] = field(
         converter=texts,
-        metadata=argument("RUN...", "as of `CompareRuns`.", is_listed=True),
+        metadata=argument("RUN...", "runs, as in `CompareRuns`.", is_listed=True),
     )
     name: str = field(
         kw_only=True,
@@ -317,7 +317,7 @@ class Entered(Request):
         kw_only=True,
         metadata=option(
             "--hardware",
-            "What it ran on.  [default: what nvidia-smi says]",
+            "Hardware of the run.  [default: from nvidia-smi]",
             metavar="NAME",
         ),
     )
@@ -326,7 +326,7 @@ class Entered(Request):
         kw_only=True,
         metadata=option(
             "--commit",
-            "Commit of the program.  [default: as recorded with the run, else that of the "
+            "Commit of the program.  [default: from the record of the run, else of the "
             "working directory]",
             metavar="ID",
         ),
@@ -350,7 +350,9 @@ class InHistory(Request):
     path: Path = field(
         default=Path("perf/history.jsonl"),
         converter=place,
-        metadata=option("--file", "JSON lines.", metavar="FILE", kind=LOCAL),
+        metadata=option(
+            "--file", "History file (JSON lines).", metavar="FILE", kind=LOCAL
+        ),
     )
 
 

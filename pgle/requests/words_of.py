@@ -23,7 +23,7 @@ def sizes(text: str) -> tuple[int, ...]:
     parts = [part.strip() for part in text.split(",")]
     if not all(part.isdecimal() and len(part) <= MOST_DIGITS for part in parts):
         raise UserError(
-            "is no list of sizes", where=f"--devices {text}", remedy="say 8,64,512"
+            "is not a list of sizes", where=f"--devices {text}", remedy="write 8,64,512"
         )
     found = tuple(map(int, parts))
     check_numbers("devices", found, DEVICES)
@@ -40,9 +40,9 @@ def releases(text: str) -> tuple[str, ...]:
     for part in found:
         if "/" not in part and not re.fullmatch(r"\d+(\.\d+)+((a|b|rc)\d+)?", part):
             raise UserError(
-                "is no list of releases",
+                "is not a list of releases",
                 where=f"--jax {text}",
-                remedy="say --jax 0.10.2,0.12.0.1",
+                remedy="write --jax 0.10.2,0.12.0.1",
             )
     return found
 
@@ -52,9 +52,9 @@ def varied(text: str) -> tuple[str, list[str]]:
     name, equals, values = text.partition("=")
     if not (equals and values and re.fullmatch(r"[A-Za-z_]\w*", name)):
         raise UserError(
-            "is no name with values",
+            "is not a name with values",
             where=f"--vary {text}",
-            remedy="say --vary mesh=fsdp8,fsdp4tp2",
+            remedy="write --vary mesh=fsdp8,fsdp4tp2",
         )
     return name, values.split(",")
 
@@ -64,9 +64,9 @@ def measured(text: str) -> dict[int, float]:
     found = re.fullmatch(r"\s*(\d{1,7})\s*=\s*(\d*\.?\d+)\s*(s|ms|us)\s*", text)
     if found is None:
         raise UserError(
-            "is no measured step",
+            "is not a measured step",
             where=f"--measured {text}",
-            remedy="say 8=1.56s or 8=320ms",
+            remedy="write 8=1.56s or 8=320ms",
         )
     step_us = float(found[2]) * UNITS_US[found[3]]
     check_numbers("measured_us", step_us, MEASURED_US)

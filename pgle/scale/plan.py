@@ -225,7 +225,7 @@ def check_names(words: Sequence[str], varied: Mapping[str, Sequence[str]]) -> No
             for wrong in _SUM.findall(_PLACE.sub("", text)):
                 if known & set(re.findall(r"\w+", wrong)):
                     remedy = "only * and / are worked out: {4*devices}, {batch/hosts}"
-                    raise UserError("is no placeholder", where=wrong, remedy=remedy)
+                    raise UserError("is not a placeholder", where=wrong, remedy=remedy)
             used |= found
     if unused := [name for name in varied if name not in used]:
         raise UserError(
@@ -260,7 +260,7 @@ def _number(name: str, values: Mapping[str, str]) -> int:
     text = values.get(name, name)
     if not text.isdigit():
         raise UserError(
-            "is no whole number",
+            "is not a whole number",
             where=f"{{{name}}} = {text}",
             remedy="vary numbers where you calculate",
         )
@@ -284,7 +284,7 @@ def bases(devices: int, most: int, hosts_of: int) -> tuple[int, ...]:
     if largest > most or found[0] % hosts_of or found[0] << (SIZES - 1) != largest:
         raise UnfitError(
             f"{devices} GPUs are more than the {most} of a capture, "
-            "and halves of them are no full hosts"
+            "and halves of them do not fill hosts"
         )
     return found
 

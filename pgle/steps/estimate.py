@@ -174,7 +174,7 @@ def given_spread(share: float | None) -> LaunchSpread | None:
         return None
     if not 0 <= share < 1:
         raise UserError(
-            f"{share:g} is no share",
+            f"{share:g} is not a share",
             where="launch_spread",
             remedy="write 0.3 % as 0.003",
         )

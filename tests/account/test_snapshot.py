@@ -53,7 +53,7 @@ def test_a_snapshot_is_read_as_it_was_written() -> None:
 
 def test_another_file_is_no_baseline() -> None:
     with pytest.raises(
-        UserError, match=r"^x.json: is no baseline of pgle .*--pgle-update"
+        UserError, match=r"^x.json: is not a baseline of pgle .*--pgle-update"
     ):
         from_text('{"step_us": "fast"}', "x.json")
 

@@ -112,8 +112,8 @@ def test_the_largest_batch_that_fits(
             ["--devices", "8", "--vary", "mesh=a", *PROGRAM],
             "--vary mesh: is not in the command",
         ),
-        (["--devices", "eight", *PROGRAM], "--devices eight: is no list of sizes"),
-        (["--devices", "8", "--measured", "8s", *PROGRAM], "say 8=1.56s"),
+        (["--devices", "eight", *PROGRAM], "--devices eight: is not a list of sizes"),
+        (["--devices", "8", "--measured", "8s", *PROGRAM], "write 8=1.56s"),
         (
             ["--devices", "8", "--measured", "16=8s", *PROGRAM],
             "no step is predicted for 16 GPUs; add 16 to --devices",

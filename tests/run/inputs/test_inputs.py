@@ -123,7 +123,7 @@ def test_lines_that_are_next_to_empty_are_refused_before_all_are_read(
     bomb = tmp_path / "steps.log.xz"
     bomb.write_bytes(lzma.compress(b"\n" * (1 << 20)))
     read = []
-    with pytest.raises(UserError, match="next to empty"):
+    with pytest.raises(UserError, match="nearly empty"):
         read.extend(files.TextLines(bomb))
     assert 0 < len(read) < 2000
 

@@ -177,7 +177,7 @@ def test_a_cluster_that_must_encrypt_without_certificates_is_one_line() -> None:
 
 
 def test_a_place_that_is_none_is_refused() -> None:
-    line = r"^executor: 'ray://head' is no place for work; give processes, or dask://HOST:PORT"
+    line = r"^executor: 'ray://head' is not a place for work; give processes, or dask://HOST:PORT"
     with pytest.raises(UserError, match=line):
         Convert((Path("a.sqlite"),), executor="ray://head")
 
