@@ -295,10 +295,8 @@ def _row(
 
 def _most_exposed(row: ScaleRow) -> str | None:
     """The kind and links of the collectives that are exposed most; None if none is."""
-    if not row.by_collective or not row.by_collective[0].exposed_us:
-        return None
-    most = row.by_collective[0]
-    return f"{most.kind}, {_links(most)}"
+    most = row.most_exposed
+    return None if most is None else f"{most.kind}, {_links(most)}"
 
 
 def _refused(found: Scaling) -> Mapping[str, Sequence[ScaleRow]]:

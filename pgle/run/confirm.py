@@ -40,6 +40,7 @@ from pgle.xla.log.verdict import (
 
 if TYPE_CHECKING:
     from pgle.costs.profile.value import Profile
+    from pgle.run.compiler.compile import CompileResult
     from pgle.xla.hlo.schedule_dump import LhsSchedule
 
 STDIN = "-"  # the path that means stdin
@@ -153,13 +154,17 @@ def _by_final_names(
     return replace(verdict, modules=(main, *verdict.modules[1:]))
 
 
-def confirm_compiled(
-    log: Path, schedule: LhsSchedule | None, profile: Profile
-) -> ModuleVerdict:
+def confirm_compiled(compiled: CompileResult, profile: Profile) -> ModuleVerdict:
     """Return the verdict on the only module of a compilation that pgle ran to its end."""
-    return confirm(
-        ConfirmRequest(log, schedule=schedule, profile=profile, whole=True)
-    ).main
+    request = ConfirmRequest(
+        compiled.log,
+        schedule=compiled.lhs,
+        hlo=compiled.after_optimizations.parent,
+        profile=profile,
+        release=compiled.jaxlib,
+        whole=True,
+    )
+    return confirm(request).main
 
 
 def _release(text: str | None) -> tuple[int, ...] | None:

@@ -483,7 +483,7 @@ def _compared(request: RehearseRequest, made: _Compiled) -> Rehearsal:
     """Compare the schedules: what XLA used, what moved, and what makes the answer uncertain."""
     baseline = made.baseline
     profiled = made.profiled
-    verdict = confirm_compiled(profiled.compiled.log, profiled.compiled.lhs, made.given)
+    verdict = confirm_compiled(profiled.compiled, made.given)
     moves = compare_placements(
         placements(baseline.module, baseline.prediction.timeline, request.flags),
         placements(profiled.module, profiled.prediction.timeline, request.flags),

@@ -936,7 +936,7 @@ class _Search:
             in_less=in_less,
             control=control,
             accepted=is_better and is_sure and is_won_in_less,
-            use=confirm_compiled(result.log, result.lhs, tried.profile),
+            use=confirm_compiled(result, tried.profile),
             coverage=coverage,
             change=changes[0],
             memory_change=changes[1],

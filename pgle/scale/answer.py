@@ -6,7 +6,6 @@ scale.
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import chain, product
@@ -126,6 +125,12 @@ class ScaleRow:
         if self.memory_bytes is None:
             return None
         return self.limit_bytes is None or self.memory_bytes <= self.limit_bytes
+
+    @property
+    def most_exposed(self) -> Exposed | None:
+        """The collectives that are exposed longest; None if none is exposed."""
+        first = next(iter(self.by_collective), None)
+        return first if first is not None and first.exposed_us > 0 else None
 
     @property
     def tflops(self) -> float:
@@ -345,7 +350,7 @@ class ScaleAnswer:
     # the rows of the variant that is fastest at the largest size
     best: tuple[Judged, ...]
     breaks: Judged | None  # the first row of `best` whose `scaling` is below `BREAKS`
-    # the collectives of `breaks` whose exposed share grew most since the first of `best`
+    # the collectives that are exposed longest in `breaks`
     culprit: Exposed | None
     culprit_share: float  # their exposed share of the step there
     anchor: Anchor | None
@@ -443,9 +448,10 @@ def answer(
         (item for item in best if item.scaling is not None and item.scaling < BREAKS),
         None,
     )
-    culprit, share = (
-        (None, 0.0) if breaks is None else _culprit(breaks.row, best[0].row)
-    )
+    culprit = None if breaks is None else breaks.row.most_exposed
+    share = 0.0
+    if breaks is not None and culprit is not None:
+        share = culprit.exposed_us / breaks.row.step_us
     return ScaleAnswer(
         rows=judged,
         first=first,
@@ -523,21 +529,3 @@ def _best(judged: Sequence[Judged]) -> tuple[Judged, ...]:
         ),
     )
     return tuple(item for item in there if item.row.variant == last.row.variant)
-
-
-def _culprit(row: ScaleRow, first: ScaleRow) -> tuple[Exposed | None, float]:
-    """The collectives whose exposed share of the step grew most since the first row, with that
-    share.
-    """
-    before = defaultdict[str, float](float)
-    for item in first.by_collective:
-        before[item.kind] += item.exposed_us / first.step_us
-    if not row.by_collective:
-        return None, 0.0
-    worst = max(
-        row.by_collective,
-        key=lambda item: item.exposed_us / row.step_us - before[item.kind],
-    )
-    return (
-        (worst, worst.exposed_us / row.step_us) if worst.exposed_us > 0 else (None, 0.0)
-    )

@@ -48,6 +48,21 @@ def test_it_breaks_where_a_tenth_of_the_work_is_lost_and_the_collective_is_named
     )
 
 
+def test_the_collective_that_breaks_it_is_the_one_exposed_most_in_its_row() -> None:
+    gathered = Exposed("all-gather", 64, 8, "network", 18.0, 18.0, 1)
+    reduced = Exposed("reduce-scatter", 64, 8, "network", 7.0, 7.0, 1)
+    before = Exposed("all-gather", 8, 1, "NVLink", 12.0, 12.0, 1)
+    found = answer(
+        [
+            row(8, 100, 12, by_collective=(before,)),
+            row(64, 125, 25, by_collective=(gathered, reduced)),
+        ]
+    )
+    assert found.breaks is not None
+    assert found.culprit == found.breaks.row.most_exposed == gathered
+    assert found.culprit_share == pytest.approx(18 / 125)
+
+
 def test_half_the_work_in_half_the_time_is_as_efficient() -> None:
     found = answer([row(8, 100), row(16, 50, operations=5e8)])
     assert [item.efficiency for item in found.rows] == [1, 1]
