@@ -12,7 +12,9 @@ import pytest
 
 from pgle.cli.logs import confirm_command as command
 from pgle.cli.main import run
-from pgle.run.confirm import ConfirmRequest, confirm
+from pgle.costs.profile.value import Cost, Profile
+from pgle.run.compiler.compile import CompileResult
+from pgle.run.confirm import ConfirmRequest, confirm, confirm_compiled
 from pgle.run.directory.directory import RunDirectory
 from pgle.run.directory.manifest import StageRecord, extend_manifest
 from pgle.xla.log.verdict import BOUNDS, ProfileUse
@@ -403,6 +405,26 @@ def test_the_final_module_tells_what_a_log_of_old_xla_leaves_open(
         int(verdict != "used"),
         True,
     )
+
+
+def test_a_compilation_of_old_xla_is_judged_by_its_jaxlib_and_its_final_module(
+    tmp_path: Path, testdata: Path
+) -> None:
+    module = "module_0001.jit_train_step.sm_9.0_gpu_after_optimizations.txt"
+    (tmp_path / module).write_text(OLD_HLO)
+    compiled = CompileResult(
+        module_name="jit_train_step",
+        num_devices=1,
+        after_optimizations=tmp_path / module,
+        schedule=None,
+        log=testdata / "logs/jax_0.4.38/empty.log",
+        fingerprint="",
+        compile_s=1.0,
+        memory={},
+        jaxlib="0.4.38",
+    )
+    costs = (Cost("sine.1", 5.0), Cost("negate.7", 5.0))
+    assert confirm_compiled(compiled, Profile(costs)).verdict is ProfileUse.USED
 
 
 def test_a_baseline_has_no_profile_to_confirm(
