@@ -273,6 +273,7 @@ class Lowering:
                 or SetAside.is_on()
             ):  # the device of a mesh is a gpu
                 return lower(name, jaxpr, *args, **kwargs)
+            name = guarded(lambda: jax_private.name_by_user(name, jaxpr)) or name
             result = self._lowered(lower, name, jaxpr, args, kwargs)
             guarded(lambda: self._takes(result.module, name, jaxpr, kwargs))
             return result
@@ -303,10 +304,13 @@ class Lowering:
 
     def _rescue(self, module):
         """Zeros for a program that XLA cannot compile for CPUs, such as attention by cuDNN; None if
-        that fails.
+        that fails. Where GSPMD decides how results are sharded, only the calls that CPUs lack
+        become zeros.
         """
         for_gpus = self._of(module).for_gpus
-        return None if for_gpus is None else jax_private.signature(for_gpus, 0)
+        if for_gpus is None:
+            return None
+        return jax_private.signature(for_gpus, 0) or jax_private.without_calls(module)
 
     def is_zeros(self, call):
         """Whether an execution of this program returns zeros, whatever it is given."""
@@ -351,8 +355,8 @@ class Lowering:
 
     def _takes(self, module, name, jaxpr, given):
         known = self._of(module)
-        info = getattr(getattr(jaxpr, "jaxpr", jaxpr), "debug_info", None)
-        known.function = jax_private.function_of(info) or jax_private.without_jit(name)
+        function = jax_private.function_of(jax_private.info_of(jaxpr))
+        known.function = function or jax_private.without_jit(name)
         known.takes = jax_private.arguments_of(jaxpr, given)
 
     def _note(self, result, for_gpus, instead):

@@ -452,6 +452,49 @@ def _signature(module, least):
     return made
 
 
+ONLY_ON_GPUS = ("__cu", "CustomSPMDPartitioning")
+"""What names of calls begin with that only GPUs execute; one that jax partitions itself hides
+another.
+"""
+
+
+def without_calls(module):
+    """A copy of a module with zeros for the results of calls that only GPUs execute; None if it has
+    no such call, or this jax cannot make them.
+    """
+    try:
+        return _without_calls(module)
+    except Exception:  # as of a call whose results are no arrays
+        return None
+
+
+def _without_calls(module):
+    ir = importlib.import_module("jaxlib.mlir.ir")
+    copy = ir.Module.parse(module.operation.get_asm(binary=True), module.context)
+    calls = []
+    _collect_calls(copy.operation, calls)
+    with copy.context, ir.Location.unknown():
+        for call in calls:
+            with ir.InsertionPoint(call):
+                zeros = [_zeros(ir, result.type) for result in call.results]
+            for result, zero in zip(call.results, zeros):
+                result.replace_all_uses_with(zero)
+            call.erase()
+    return copy if calls else None
+
+
+def _collect_calls(operation, found):
+    for region in operation.regions:
+        for block in region.blocks:
+            for item in block.operations:
+                _collect_calls(item.operation, found)
+                target = item.operation.attributes
+                if item.operation.name == "stablehlo.custom_call" and target[
+                    "call_target_name"
+                ].value.startswith(ONLY_ON_GPUS):
+                    found.append(item.operation)
+
+
 def _propagated(module):
     """A copy whose shardings are propagated as XLA does it where it uses Shardy; None of a module
     that does not.
@@ -681,6 +724,19 @@ def function_of(info):
     return getattr(info, "func_src_info", "") or ""
 
 
+def info_of(jaxpr):
+    """What jax knows of the function that it has traced to this; None if it does not say it."""
+    return getattr(getattr(jaxpr, "jaxpr", jaxpr), "debug_info", None)
+
+
+def name_by_user(name, jaxpr):
+    """The name of a module, with the user's function in place of that of `jax.pmap` itself, by
+    which jax 0.10 names every module of it: ``jit_train_step`` for ``jit__fun``.
+    """
+    own = function_of(info_of(jaxpr)).partition(" at ")[0]
+    return name.replace(OF_PMAP, own) if without_jit(name) == OF_PMAP and own else name
+
+
 def is_written_in_jax(source):
     """Whether a function, as of `function_of`, is defined in a file of jax's own."""
     folder = os.path.dirname(sys.modules["jax"].__file__)
@@ -693,6 +749,7 @@ def without_jit(name):
 
 
 PMAP = "/jax/_src/pmap.py"
+OF_PMAP = "_fun"  # jax's function around the user's, by jax 0.10
 PMAP_AXIS = "_internal_pmap_axis_name"  # if the user gives it no name
 
 
