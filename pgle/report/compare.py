@@ -27,6 +27,7 @@ from pgle.report.page.value import (
 )
 from pgle.report.text import Document, flat
 from pgle.steps.compare import (
+    HOLDS_ALL,
     Comparison,
     IntervalKind,
     LimitCheck,
@@ -209,7 +210,7 @@ def _method(found: Comparison) -> Iterator[str]:
     yield f"unit: {design.unit} ({base:,} of base, {new:,} of new); {design.text}"
     if found.simulated:
         kind = found.interval_kind
-        yield f"Simulated: the {kind} holds the model's own range and simulated noise."
+        yield f"Simulated: the {kind} {HOLDS_ALL}."
         return
     if p is not None:
         value = "<0.001" if p < 0.001 else f"{p:.3f}"

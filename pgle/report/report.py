@@ -179,7 +179,7 @@ def run_page(found: RunFacts, following: Commands) -> Page:
 def _following(found: RunFacts) -> Commands:
     """How an answer leads on: in a run directory to the next move there."""
     if found.run is not None:
-        return way_in_run(found.run, found.comparison)
+        return way_in_run(found.run)
     if found.analysis is not None:
         return way_on(found.analysis)
     return (Sentence.todo("give a run directory or a trace of the step"),)

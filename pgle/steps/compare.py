@@ -37,6 +37,11 @@ class IntervalKind(StrEnum):
     ESTIMATE = "range of the estimate"  # for simulated steps, which a model made
 
 
+HOLDS_ALL = (
+    "holds simulated noise, and what contention, data and the network can change"
+)
+"""What the range of an estimate is made of: one range with one name in every line."""
+
 UNLIKE = {"hardware": "other GPUs", "module": "another program"}
 """Facts that both sides must share, by name in `Series.about`, with words for a difference."""
 
@@ -205,11 +210,7 @@ def _with_model(found: Estimate, base: Side, new: Side) -> Estimate:
     high = max(changes)
     if low == high:
         return _with_change_of_model(found, likely)
-    least, most = (change(math.expm1(end)) for end in (low, high))
-    note = (
-        "the range is the model's own, no confidence interval: by contention, data and network "
-        f"the step changes by {least} to {most}"
-    )
+    note = f"the {IntervalKind.ESTIMATE} {HOLDS_ALL}; it is no confidence interval"
     return found.modelled(likely - low, high - likely, note)
 
 
@@ -223,7 +224,7 @@ def _with_change_of_model(found: Estimate, likely: float) -> Estimate:
     if abs(missed) <= found.half_width:
         return found
     note = (
-        f"the range holds the model's own change, {change(math.expm1(likely))}: the rest is "
+        f"the {IntervalKind.ESTIMATE} holds the change that the model predicts; the rest is "
         "simulated noise, which is the same in each launch"
     )
     return found.modelled(max(missed, 0.0), max(-missed, 0.0), note)

@@ -66,7 +66,6 @@ STAGES = [
     ["profile", "--run-dir", "stages", *SIMULATED, *PROGRAM],
     ["perf", "--run-dir", "stages", *SIMULATED, "--baseline", *PROGRAM],
     ["run", "--run-dir", "run", *SIMULATED, *PROGRAM],
-    ["ranks", "run"],
     ["report", "run"],
 ]
 """Answers of commands that start programs, and on what these left."""

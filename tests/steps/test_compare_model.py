@@ -5,7 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from pgle.steps.compare import Comparison, compare
+from pgle.report.compare import comparison_page
+from pgle.report.page.plain import markdown
+from pgle.steps.compare import Comparison, IntervalKind, compare
 from pgle.steps.estimate import Assumptions
 from pgle.steps.series import Side, Step, make_series, steady
 from pgle.steps.verdict import Verdict
@@ -58,4 +60,18 @@ def test_noise_that_is_the_same_in_each_launch_is_no_change() -> None:
     assert found.verdict is Verdict.SAME
     low, high = found.ci
     assert low <= 1.0 <= high
-    assert any("the model's own change" in line for line in found.warnings)
+    assert any(
+        "holds the change that the model predicts" in line for line in found.warnings
+    )
+
+
+@pytest.mark.parametrize("after_us", [(99.0, 101.0), (99.0, 99.0), (99.0, 97.0), ()])
+def test_a_simulated_comparison_has_one_range_with_one_name(
+    after_us: tuple[float, ...],
+) -> None:
+    found = compared((100.0,) * len(after_us), after_us)
+    page = comparison_page(found, ())
+    lines = [line for line in markdown(page).splitlines() if "range" in line]
+    assert len(lines) > 1
+    assert all(IntervalKind.ESTIMATE in line for line in lines)
+    assert [line for line in lines[1:] if "%" in line] == []
