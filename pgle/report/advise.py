@@ -439,7 +439,7 @@ def _edits(found: Advised) -> Iterator[Part]:
         yield Prose(
             f"{change.name} {place_of_edit(change)}: {item.verdict}", tone="head"
         )
-        yield Prose(change.edit, code=True)
+        yield Prose(change.edit, code=not change.is_in_words)
         if change.limit:
             yield Prose(change.limit)
 

@@ -17,7 +17,7 @@ from pathlib import Path
 from pgle.errors import some
 from pgle.files import read_bytes
 from pgle.run.capture.captured import CallSite, module_name
-from pgle.run.libraries import ROUNDED, call_of, edit_of
+from pgle.run.libraries import ROUNDED, call_of, edit_of, is_in_words
 from pgle.run.trainers import decided_by, settings_of
 from pgle.xla.vendors import NVIDIA, Vendor
 
@@ -221,6 +221,11 @@ class Alternative:
         if self.kind == Kind.FLAGS:
             return f"flags: {self.where}"
         return f"{self.kind} {self.value}"
+
+    @property
+    def is_in_words(self) -> bool:
+        """Whether the edit is words, and nothing to paste."""
+        return is_in_words(self.kind, self.library)
 
     def at(self, sites: Sequence[CallSite]) -> Alternative:
         """The same where it was found in a program, if it was made wherever it can be."""

@@ -106,10 +106,34 @@ def call_of(site: CallSite, function: str, options: str) -> str:
 
 
 def edit_of(site: CallSite, value: str, usual: str) -> str:
-    """Return the edit for a call site: the form that its library needs, else `usual`."""
+    """Return the edit for a call site: the form that its library needs, else `usual`. Of a library
+    without a form here it is words, since nobody can paste a call into the library's file.
+    """
     for call in CALLS:
         is_called = call.called in ("", site.called)
         is_in_library = site.library.startswith(call.files)
         if site.kind == call.kind and is_in_library and is_called:
             return call.written(site, value)
-    return usual
+    if not site.library:
+        return usual
+    name = site.library.partition("/")[0]
+    if site.kind == "attention":
+        return f"{_OWN_ATTENTION} in place of {name}'s attention, {_SAME_MODEL}"
+    return f"your own copy of {name}'s function, with {usual} in it"
+
+
+_OWN_ATTENTION = "your own call of jax.nn.dot_product_attention by cudnn"
+_SAME_MODEL = (
+    "on bf16 in the order (batch, length, heads, features), with its scale and its mask"
+)
+
+
+def is_in_words(kind: str, library: str) -> bool:
+    """Whether the edit of a library's call is words, and nothing to paste.
+
+    Args:
+        kind: of the call site.
+        library: the library's file; empty: the program makes the call.
+    """
+    known = [call.files for call in CALLS if call.kind == kind]
+    return bool(library) and not library.startswith(tuple(known))

@@ -63,6 +63,25 @@ def test_attention_by_hand_in_a_library_is_edited_where_the_library_is_called() 
     assert "attention_fn=" in made.at([library]).edit
 
 
+@pytest.mark.parametrize(
+    ("kind", "usual"),
+    [
+        ("attention", "dot_product_attention(…)"),
+        ("unroll", "jax.lax.scan(…, unroll=2)"),
+    ],
+)
+def test_the_edit_of_another_library_is_words(kind: str, usual: str) -> None:
+    file = "haiku/_src/attention.py"
+    site = CallSite(kind, "a.py:1", call="attend(q, k, v)", library=file)
+    said = edit_of(site, "2", usual)
+    assert said.startswith("your own ") and "haiku's" in said
+    assert "attend(" not in said
+    change = Alternative(Kind(kind), "a.py:1", "2", said, library=file)
+    assert change.is_in_words
+    assert not replace(change, library=FLAX).is_in_words
+    assert not replace(change, library="").is_in_words
+
+
 def test_a_decorator_stays_a_decorator() -> None:
     site = CallSite("remat", "a.py:1", form="decorator", library="flax/core/lift.py")
     assert edit_of(site, "dots_saveable", "usual") == (

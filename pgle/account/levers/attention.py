@@ -85,14 +85,15 @@ _TITLE = "Fuse the attention"
 _WITHOUT = f"{_TITLE}, without its dropout"
 
 _KERNEL = (
-    "Call a fused kernel that your GPU has (Pallas, Triton) in place of the products "
-    "and the softmax"
+    "Call a fused kernel that your GPU has (Pallas, Triton), with the order of heads that "
+    "it takes and the program's own scale, in place of the products and the softmax"
 )
 _CAP = (
-    "Call a fused kernel that caps scores (Pallas, Transformer Engine) in place of the "
-    "products and the softmax"
+    "Call a fused kernel that caps scores (Pallas, Transformer Engine), with the order of "
+    "heads that it takes and the program's own scale, in place of the products and the softmax"
 )
 _NO_CAP = "cuDNN's call in jax.nn has no soft cap."
+_GIVEN = "transposed to (batch, length, heads, features), where scale is your factor of the scores"
 _DROPS = (
     "The program drops or scales weights after the softmax (dropout), which {call}: the "
     "saving holds only with attention's dropout off, or in a fused kernel that has it."
@@ -130,7 +131,7 @@ def _call(known: Terms, own: Sequence[str]) -> str:
     elif known.is_causal:
         also = ", is_causal=True if no query sees a later key"
     call = f'jax.nn.dot_product_attention(q, k, v{given}, implementation="cudnn")'
-    return f"Call {call} on bf16 (batch, length, heads, features){also}."
+    return f"Call {call} on bf16 {_GIVEN}{also}."
 
 
 def _fused_us(step: StepCosts, item: Scores, causal: set[Key]) -> Speed:
