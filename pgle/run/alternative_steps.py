@@ -19,7 +19,6 @@ from pgle.run.alternatives import (
     Alternative,
     Kind,
     text_of,
-    work_of,
 )
 from pgle.run.capture.captured import (
     CallSite,
@@ -33,6 +32,7 @@ from pgle.run.coverage import MeasuredCosts, measured_for
 from pgle.run.process.on_worker import check_jaxlib, kept_for
 from pgle.run.process.workers import Workers, in_order
 from pgle.run.rehearse_program import RehearseRequest
+from pgle.run.step_arguments import work_of
 from pgle.run.variants import ProgramVariants, Variants
 from pgle.schedule.control import Controlled, hangs_on_choice, other_choice
 from pgle.schedule.predict import Prediction, gain, predict

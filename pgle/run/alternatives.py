@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import math
 import re
-from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
@@ -16,8 +15,9 @@ from pathlib import Path
 
 from pgle.errors import some
 from pgle.files import read_bytes
-from pgle.run.capture.captured import CallSite, module_name
+from pgle.run.capture.captured import CallSite, module_name, partitioned
 from pgle.run.libraries import ROUNDED, call_of, edit_of, is_in_words
+from pgle.run.step_arguments import WholeBatch, state_of, whole_batch
 from pgle.run.trainers import decided_by, settings_of
 from pgle.xla.vendors import NVIDIA, Vendor
 
@@ -64,6 +64,9 @@ BY_HAND = "by hand"
 EXPLICIT = "explicit"
 """In place of a setting, of a scan: its mesh has explicit axes."""
 
+PLACED = "place the batch so, too, and each device loads its part alone"
+"""What dividing the batch in the step leaves: each device gets all of it."""
+
 EXPLICIT_AXES = "the mesh has explicit axes, so that types say how a carry is divided"
 
 JIT = "jit"
@@ -72,13 +75,6 @@ JIT = "jit"
 SHARED = "shared"
 """The kind of a call that passes one array several times, with names of parameters as options."""
 
-_ARGUMENT = re.compile(r"%arg\d+: tensor<([^>]+)>")
-_NAMED = re.compile(r'^(#loc\d*) = loc\("([^"]+)"', re.MULTILINE)
-_PLACED = re.compile(r'loc\((?:"([^"]+)"|(#loc\d*))\)')
-_DONOR = "jax.buffer_donor"
-_DONATED = re.compile(rf"tf\.aliasing_output|{_DONOR}")
-_RETURNS = ") -> "
-_ROOT = re.compile(r"[A-Za-z_]\w*")
 _PRECISE = re.compile(r"dot_general .*precision = \[(?:HIGHEST|HIGH)\b.*xf32>")
 """A product of f32 arrays that the program does not leave to the Tensor Cores."""
 
@@ -177,7 +173,9 @@ is in a chunk, so that each device keeps its own.
 class Kind(StrEnum):
     """What an alternative changes."""
 
-    SHARDING = "sharding"  # of the carry of a scan, as the batch is divided
+    SHARDING = (
+        "sharding"  # of the batch, and of the carry of a scan as the batch is divided
+    )
     ATTENTION = "attention"
     REMAT = "remat"
     CHECKPOINT = "checkpoint"  # of the body of a scan, where there is none
@@ -212,6 +210,8 @@ class Alternative:
     made_at: str = ""  # what the hook is told in place of `where`; empty: the same
     limit: str = ""  # when it holds, or what it may cost other models or data; a clause
     library: str = ""  # file of an installed library that makes the call
+    # what the text of the module divides; the hook does nothing for it
+    batch: WholeBatch | None = None
 
     @property
     def name(self) -> str:
@@ -400,6 +400,24 @@ def _shardings(program: Written) -> Iterator[Alternative]:
             yield Alternative(Kind.SHARDING, site.where, site.now, edit)
 
 
+def _batches(program: Written) -> Iterator[Alternative]:
+    is_as_compiled = partitioned(program.module) == program.module
+    batch = whole_batch(program.text) if program.is_undivided else None
+    if batch is None or not is_as_compiled or any(_explicit(program)):
+        return
+    compiled_at = program.jitted(program.function)
+    where = "" if compiled_at is None else compiled_at.where
+    edit = f"{batch.edit} first in {program.function}"
+    yield Alternative(
+        Kind.SHARDING,
+        where or program.function,
+        f"batch {batch.spec}",
+        edit,
+        limit=PLACED,
+        batch=batch,
+    )
+
+
 def _explicit(program: Written) -> Iterator[str]:
     """Where a carry would be divided if its mesh had no explicit axes."""
     for site in program.of(Kind.SHARDING):
@@ -576,6 +594,7 @@ def _varied(program: Written) -> Iterator[Alternative]:
 MAKERS: Sequence[Callable[[Written], Iterator[Alternative]]] = (
     _varied,
     _words,
+    _batches,
     _shardings,
     _attentions,
     _losses,
@@ -592,99 +611,6 @@ The hook makes the others, by a switch in `pgle_hook/alternatives.py`; but for `
 """
 
 
-def state_of(text: str) -> list[str]:
-    """Arguments of a module, StableHLO as jax dumps it, whose types are all among its results and
-    none of which is donated: its state, by the names of the function's parameters.
-    """
-    groups: dict[str, Counter[str]] = {}
-    donated: set[str] = set()
-    for argument in _arguments(text):
-        groups.setdefault(argument.name, Counter())[argument.kind] += 1
-        if _DONATED.search(argument.text):
-            donated.add(argument.name)
-    returned = _main(text).partition(_RETURNS)[2]
-    left = Counter(re.findall(r"tensor<([^>]+)>", returned))
-    found = []
-    for name, kinds in groups.items():
-        if kinds <= left:
-            left -= kinds
-            if name not in donated:
-                found.append(name)
-    return found
-
-
-def marked_as_donated(text: str, names: Sequence[str]) -> str:
-    """A module, StableHLO as jax dumps it, that donates the arguments of some parameters."""
-    main = _main(text)
-    changed = main
-    for argument in _arguments(text):
-        if argument.name in names:
-            kind, end, rest = argument.text.partition("> ")
-            others = f", {rest[1:]}" if rest.startswith("{") else f"}} {rest}"
-            donated = f"{kind}{end}{{{_DONOR} = true{others}"
-            changed = changed.replace(argument.text, donated)
-    return text.replace(main, changed)
-
-
 def halved(text: str) -> str:
     """A module, StableHLO as jax dumps it, whose f32 products of default precision are `HALVED`."""
     return _SINGLE.sub(rf"\1{_AS_HALVED}\2", text)
-
-
-def work_of(before: str, after: str) -> float:
-    """How many times as much data the step of a module takes as that of another one. Data are the
-    arguments that are not among the results, and whose shapes are in one module only: frozen
-    weights have the same in both.
-    """
-    was = _taken_only(before)
-    now = _taken_only(after)
-    old = _elements(was - now)
-    new = _elements(now - was)
-    return new / old if old and new else 1.0
-
-
-def _taken_only(text: str) -> Counter[tuple[int, ...]]:
-    """Shapes of the arguments of a module that are not among its results."""
-    returned = _main(text).partition(_RETURNS)[2]
-    left = Counter(re.findall(r"tensor<([^>]+)>", returned))
-    found: Counter[tuple[int, ...]] = Counter()
-    for argument in _arguments(text):
-        if left[argument.kind]:
-            left[argument.kind] -= 1
-            continue
-        sizes = argument.kind.split("x")[:-1]
-        found[tuple(map(int, sizes))] += 1
-    return found
-
-
-def _elements(shapes: Counter[tuple[int, ...]]) -> int:
-    return sum(math.prod(shape) * count for shape, count in shapes.items())
-
-
-@dataclass(frozen=True)
-class _Argument:
-    """An argument of a module."""
-
-    text: str  # as it is written
-    kind: str  # ``8x4xf32``
-    name: str  # of the function's parameter that holds it
-
-
-def _main(text: str) -> str:
-    """The line of a module that begins its entry."""
-    return next((line for line in text.splitlines() if " @main(" in line), "")
-
-
-def _arguments(text: str) -> Iterator[_Argument]:
-    """The arguments whose parameters are known."""
-    taken = _main(text).partition(_RETURNS)[0].partition("@main(")[2]
-    names = dict(_NAMED.findall(text))
-    for part in re.split(r", (?=%arg\d)", taken):
-        kind = _ARGUMENT.match(part)
-        places = list(_PLACED.finditer(part))
-        if kind is None or not places:
-            continue
-        name = places[-1][1] or names.get(places[-1][2], "")
-        root = _ROOT.match(name)
-        if root is not None:
-            yield _Argument(part, kind[1], root[0])

@@ -26,7 +26,6 @@ from pgle.run.alternatives import (
     Alternative,
     Kind,
     halved,
-    marked_as_donated,
     text_of,
 )
 from pgle.run.capture.capture import (
@@ -47,6 +46,7 @@ from pgle.run.capture.captured import (
 from pgle.run.capture.waiting import WaitingProgram
 from pgle.run.hook import hook_module
 from pgle.run.rehearse_program import OF_XLA, RehearseRequest, Understood
+from pgle.run.step_arguments import marked_as_donated, with_divided_batch
 from pgle.run.trainers import settings_of
 from pgle.scale.plan import SizeTrial, filled
 
@@ -113,9 +113,17 @@ class ProgramVariants:
         XLA compiles the module's text: the text is edited.
         """
         module = self.request.module
-        is_donation = all(change.kind == Kind.DONATION for change in changes)
-        if changes and is_donation and partitioned(module) == module:
+        is_in_text = all(map(_is_in_text, changes))
+        if changes and is_in_text and partitioned(module) == module:
             return rewritten(module, changes, folder), ()
+        found, sites = self._captured(changes, folder)
+        divide_batch(found, changes)
+        return found, sites
+
+    def _captured(
+        self, changes: Changes, folder: Path
+    ) -> tuple[Path, Sequence[CallSite]]:
+        """Run the program, or ask the waiting one. The text of the module is not changed yet."""
         step = module_name(self.request.module)
         waiting = self._waiting_for(changes)
         if waiting is not None and waiting.make(_switches(changes), folder):
@@ -163,7 +171,7 @@ class ProgramVariants:
     def begin(self, changes: Changes, folder: Path) -> None:
         """Start `make_module` early, if the waiting program can make the changes."""
         waiting = self._waiting_for(changes)
-        if waiting is not None:
+        if waiting is not None and any(change.batch is None for change in changes):
             waiting.begin(_switches(changes), folder)
 
     def _waiting_for(self, changes: Changes) -> WaitingProgram | None:
@@ -200,7 +208,16 @@ class ProgramVariants:
 
 
 def _switches(changes: Changes) -> list[Mapping[str, str]]:
-    return [change.switch for change in changes if change.kind not in OF_COMMAND]
+    return [
+        change.switch
+        for change in changes
+        if change.kind not in OF_COMMAND and change.batch is None
+    ]
+
+
+def _is_in_text(change: Alternative) -> bool:
+    """Whether an edit of the module's text makes the change, so that the program need not run."""
+    return change.kind == Kind.DONATION or change.batch is not None
 
 
 def _pair(setting: str) -> tuple[str, str]:
@@ -258,6 +275,7 @@ class StepVariants:
                 if not changes or error.__cause__ is None:
                     raise
                 raise UserError(made.why_not(error.__cause__)) from error
+        divide_batch(module, changes)
         return module, record.sites
 
     def compared(self, changes: Changes, folder: Path) -> ComparedValues:
@@ -315,7 +333,9 @@ def rewritten(module: Path, changes: Changes, folder: Path) -> Path:
     """Write a module (StableHLO as jax dumps it) with changes of its text into a new folder."""
     text = text_of(module)
     for change in changes:
-        if change.kind == Kind.DONATION:
+        if change.batch is not None:
+            text = with_divided_batch(text, change.batch)
+        elif change.kind == Kind.DONATION:
             text = marked_as_donated(text, change.value.split(","))
         elif change.value == HALVED:
             text = halved(text)
@@ -327,12 +347,20 @@ def rewritten(module: Path, changes: Changes, folder: Path) -> Path:
     return changed
 
 
+def divide_batch(module: Path, changes: Changes) -> None:
+    """Change the text of a captured module, if the batch is to be divided."""
+    for change in changes:
+        if change.batch is not None:
+            divided = with_divided_batch(text_of(module), change.batch)
+            write_files({module: divided}, force=True)
+
+
 @dataclass(frozen=True)
 class ModuleVariants:
     """Variants of a module alone, made by changes of its StableHLO text."""
 
     request: RehearseRequest
-    kinds: frozenset[Kind] = frozenset((Kind.PRECISION, Kind.DONATION))
+    kinds: frozenset[Kind] = frozenset((Kind.PRECISION, Kind.DONATION, Kind.SHARDING))
     left_out: str = (
         "a module shows no calls: attention, remat and unroll cannot be tried, and no values are "
         "compared; give the program: -- python train.py"

@@ -21,8 +21,6 @@ from pgle.run.alternatives import (
     Kind,
     Written,
     alternatives,
-    marked_as_donated,
-    state_of,
 )
 from pgle.run.capture.capture import Devices, capture_modules, compare_values
 from pgle.run.capture.captured import (
@@ -31,6 +29,7 @@ from pgle.run.capture.captured import (
     choose_module,
     read_captured,
 )
+from pgle.run.step_arguments import marked_as_donated, state_of
 from pgle.xla.targets import load_target
 from pgle.xla.vendors import AMD, NVIDIA
 

@@ -9,10 +9,11 @@ from typing import cast
 from pgle.requests.predictions import Rehearse
 from pgle.requests.shared import OnDevices
 from pgle.run.advise import proof
-from pgle.run.alternatives import Alternative, Kind, Written, alternatives, work_of
+from pgle.run.alternatives import Alternative, Kind, Written, alternatives
 from pgle.run.attempts import Attempt
 from pgle.run.capture.captured import CallSite
 from pgle.run.rehearse_program import RehearseRequest, Understood
+from pgle.run.step_arguments import work_of
 from pgle.run.trainers import TrainerWords, decided_by, settings_of
 from pgle.run.variants import ProgramVariants, with_values
 from pgle.schedule.verdict import Verdict

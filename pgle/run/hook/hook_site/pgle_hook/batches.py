@@ -122,7 +122,7 @@ class Batches:
 
     def _found(self, size):
         """The mesh, and its axes that divide the leading axis of integers, such as tokens, or else
-        of other arguments with this leading size. If there are none, the axes that divide any
+        of other arguments with this leading size. If there are none, the axes that divide no
         argument; if there are none either, all axes of the mesh. None: no mesh.
         """
         is_number = lambda leaf: self._jax.numpy.issubdtype(
@@ -140,7 +140,8 @@ class Batches:
         for leaf in self._leaves:
             used.update(*_axes_of(self._jax, leaf))
         names = [name for name in mesh.axis_names if mesh.shape[name] > 1]
-        return mesh, tuple(name for name in names if name in used or not used)
+        free = [name for name in names if name not in used]
+        return mesh, tuple(free or names)
 
     def _holds(self, leaf, given):
         """Whether jax takes a constraint where it is traced now."""

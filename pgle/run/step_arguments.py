@@ -1,0 +1,229 @@
+"""What a step's module takes (StableHLO as jax dumps it): its state, its batch, and how both are
+divided over devices.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections import Counter
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass
+
+_ARGUMENT = re.compile(r"%arg\d+: tensor<([^>]+)>")
+_NAMED = re.compile(r'^(#loc\d*) = loc\("([^"]+)"', re.MULTILINE)
+_PLACED = re.compile(r'loc\((?:"([^"]+)"|(#loc\d*))\)')
+_DONOR = "jax.buffer_donor"
+_DONATED = re.compile(rf"tf\.aliasing_output|{_DONOR}")
+_RETURNS = ") -> "
+_ROOT = re.compile(r"[A-Za-z_]\w*")
+
+
+def state_of(text: str) -> list[str]:
+    """Arguments of a module, StableHLO as jax dumps it, whose types are all among its results and
+    none of which is donated: its state, by the names of the function's parameters.
+    """
+    groups: dict[str, Counter[str]] = {}
+    donated: set[str] = set()
+    for argument in _arguments(text):
+        groups.setdefault(argument.name, Counter())[argument.kind] += 1
+        if _DONATED.search(argument.text):
+            donated.add(argument.name)
+    returned = _main(text).partition(_RETURNS)[2]
+    left = Counter(re.findall(r"tensor<([^>]+)>", returned))
+    found = []
+    for name, kinds in groups.items():
+        if kinds <= left:
+            left -= kinds
+            if name not in donated:
+                found.append(name)
+    return found
+
+
+def marked_as_donated(text: str, names: Sequence[str]) -> str:
+    """A module, StableHLO as jax dumps it, that donates the arguments of some parameters."""
+    main = _main(text)
+    changed = main
+    for argument in _arguments(text):
+        if argument.name in names:
+            kind, end, rest = argument.text.partition("> ")
+            others = f", {rest[1:]}" if rest.startswith("{") else f"}} {rest}"
+            donated = f"{kind}{end}{{{_DONOR} = true{others}"
+            changed = changed.replace(argument.text, donated)
+    return text.replace(main, changed)
+
+
+def work_of(before: str, after: str) -> float:
+    """How many times as much data the step of a module takes as that of another one. Data are the
+    arguments that are not among the results, and whose shapes are in one module only: frozen
+    weights have the same in both.
+    """
+    was = _taken_only(before)
+    now = _taken_only(after)
+    old = _elements(was - now)
+    new = _elements(now - was)
+    return new / old if old and new else 1.0
+
+
+def _taken_only(text: str) -> Counter[tuple[int, ...]]:
+    """Shapes of the arguments of a module that are not among its results."""
+    returned = _main(text).partition(_RETURNS)[2]
+    left = Counter(re.findall(r"tensor<([^>]+)>", returned))
+    found: Counter[tuple[int, ...]] = Counter()
+    for argument in _arguments(text):
+        if left[argument.kind]:
+            left[argument.kind] -= 1
+            continue
+        found[argument.sizes] += 1
+    return found
+
+
+def _elements(shapes: Counter[tuple[int, ...]]) -> int:
+    return sum(math.prod(shape) * count for shape, count in shapes.items())
+
+
+@dataclass(frozen=True)
+class _Argument:
+    """An argument of a module."""
+
+    text: str  # as it is written
+    kind: str  # ``8x4xf32``
+    name: str  # of the function's parameter that holds it
+
+    @property
+    def sizes(self) -> tuple[int, ...]:
+        """Of its axes."""
+        return tuple(map(int, self.kind.split("x")[:-1]))
+
+    @property
+    def axes(self) -> frozenset[str]:
+        """Mesh axes that divide it."""
+        return frozenset(re.findall(r'"(\w+)"', "".join(_SHARDED.findall(self.text))))
+
+
+def _main(text: str) -> str:
+    """The line of a module that begins its entry."""
+    return next((line for line in text.splitlines() if " @main(" in line), "")
+
+
+def _arguments(text: str) -> Iterator[_Argument]:
+    """The arguments whose parameters are known."""
+    taken = _main(text).partition(_RETURNS)[0].partition("@main(")[2]
+    names = dict(_NAMED.findall(text))
+    for part in re.split(r", (?=%arg\d)", taken):
+        kind = _ARGUMENT.match(part)
+        places = list(_PLACED.finditer(part))
+        if kind is None or not places:
+            continue
+        name = places[-1][1] or names.get(places[-1][2], "")
+        root = _ROOT.match(name)
+        if root is not None:
+            yield _Argument(part, kind[1], root[0])
+
+
+_MESH = re.compile(r"^ *sdy\.mesh @(\w+) = <\[([^\]]*)\]", re.MULTILINE)
+_AXIS = re.compile(r'"(\w+)"=(\d+)')
+_SHARDED = re.compile(r"#sdy\.sharding<@\w+, \[([^\]]*)\]")
+_INTEGER = re.compile(r"x[su]?i\d+$")  # in the type of tokens and labels
+
+
+@dataclass(frozen=True, slots=True)
+class WholeBatch:
+    """A batch that every device has whole, and the mesh axes that can divide it."""
+
+    names: tuple[str, ...]  # of the step's parameters that hold it
+    mixed: frozenset[str]  # of those, the ones that hold other arrays, too
+    size: int  # of the leading axis of its arrays
+    mesh: str  # the mesh's name in the module
+    axes: tuple[str, ...]  # that divide it
+
+    @property
+    def spec(self) -> str:
+        """The spec in short: ``P("data")``."""
+        return f"P({self._axes})"
+
+    @property
+    def _axes(self) -> str:
+        names = ", ".join(f'"{name}"' for name in self.axes)
+        return names if len(self.axes) == 1 else f"({names})"
+
+    @property
+    def edit(self) -> str:
+        """What a user writes first in the step, where ``mesh`` is the mesh of the weights."""
+        sharding = "jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec"
+        divided = f"{sharding}({self._axes}))"
+        lines = []
+        for name in self.names:
+            made = f"jax.lax.with_sharding_constraint({name}, {divided})"
+            if name in self.mixed:
+                one = f"jax.lax.with_sharding_constraint(a, {divided})"
+                is_batch = f"jax.numpy.shape(a)[:1] == ({self.size},)"
+                made = f"jax.tree.map(lambda a: {one} if {is_batch} else a, {name})"
+            lines.append(f"{name} = {made}")
+        return "; ".join(lines)
+
+
+def whole_batch(text: str) -> WholeBatch | None:
+    """The batch of a module that no mesh axis divides.
+
+    The batch is what the step does not return; its size is the leading one of its largest array of
+    integers, else of its largest array. Axes that divide no argument divide it; if there are none,
+    all axes do. None: nothing is known, or the axes do not divide the size.
+    """
+    meshes = _MESH.findall(text)
+    if len(meshes) != 1:
+        return None
+    mesh, listed = meshes[0]
+    sizes = {name: int(size) for name, size in _AXIS.findall(listed)}
+    arguments = list(_arguments(text))
+    used: set[str] = set()
+    for one in arguments:
+        used |= one.axes
+    axes = [axis for axis, size in sizes.items() if size > 1]
+    free = [axis for axis in axes if axis not in used] or axes
+    given = _undivided(arguments, _kept_by(text))
+    integers = [one for one in given if _INTEGER.search(one.kind)]
+    count = math.prod(sizes[axis] for axis in free)
+    if not given or not free:
+        return None
+    size = max(integers or given, key=lambda one: math.prod(one.sizes)).sizes[0]
+    if size % count:
+        return None
+    names = dict.fromkeys(one.name for one in given if one.sizes[0] == size)
+    others = (one.name for one in arguments if one.sizes[:1] != (size,))
+    mixed = frozenset(others).intersection(names)
+    return WholeBatch(tuple(names), mixed, size, mesh, tuple(free))
+
+
+def _kept_by(text: str) -> frozenset[str]:
+    """Parameters of a step that it returns: its state, donated or not."""
+    donated = (one.name for one in _arguments(text) if _DONATED.search(one.text))
+    return frozenset((*state_of(text), *donated))
+
+
+def _undivided(
+    arguments: Sequence[_Argument], kept: Collection[str]
+) -> Sequence[_Argument]:
+    """Arrays of parameters that the step does not return and no axis divides."""
+    divided = {one.name for one in arguments if one.axes}
+    left = {*kept, *divided}
+    return [one for one in arguments if one.name not in left and one.sizes]
+
+
+def with_divided_batch(text: str, batch: WholeBatch) -> str:
+    """A module that divides its batch first, as `WholeBatch.edit` does."""
+    main = _main(text)
+    before, begun, rest = text.partition(f"{main}\n")
+    body, ended, after = rest.partition("\n  }")
+    lines = []
+    for one in _arguments(text):
+        if one.name not in batch.names or one.sizes[:1] != (batch.size,):
+            continue
+        number = one.text.partition(":")[0]
+        made = f"{number}_divided"
+        axes = ", ".join(f'"{axis}"' for axis in batch.axes)
+        spec = ", ".join([f"{{{axes}}}", *["{}"] * (len(one.sizes) - 1)])
+        how = f"<@{batch.mesh}, [{spec}]> : tensor<{one.kind}>"
+        body = re.sub(rf"{number}\b", made, body)
+        lines.append(f"    {made} = sdy.sharding_constraint {number} {how}\n")
+    return "".join((before, begun, *lines, body, ended, after))
