@@ -265,6 +265,13 @@ def test_functions_of_pmap_are_told_apart(captured):
     assert capture_warnings(choose_module(modules_in(folder), None)) == ()
 
 
+def test_a_module_of_pmap_has_the_name_of_the_users_function(captured):
+    folder = captured(f"{PMAPPED}for _ in range(4): train(state, x)")
+    # jax before 0.10 names it after pmap itself
+    found = module_name(choose_module(modules_in(folder), None))
+    assert found in {"jit_train", "pmap_train"}
+
+
 def test_an_argument_of_pmap_has_the_users_name(captured):
     steps = "for x in (x, x[:, :4, :4]): train({'w': state['w'][:, :x.shape[1]]}, x)"
     folder = captured(f"{PMAPPED}{steps}")
