@@ -45,8 +45,11 @@ def folder_page(found: FolderContents) -> Page:
     listed = found.sights[:COMMANDS]
     newest = found.sights[0]
     verdict = f"Newest: {newest.paths[0]} ({newest.kind})"
-    way = to_way(chain.from_iterable(map(_commands, found.sights)))
-    others = way.next[1 : 1 + COMMANDS - len(listed)]
+    first, *rest = (to_way(_commands(sight)) for sight in found.sights)
+    also = (*first.next[1:], *chain.from_iterable(way.next for way in rest))
+    others = also[: COMMANDS - len(listed)]
+    if first.next:
+        first = replace(first, next=(first.next[0], *also)[:COMMANDS])
     notes = [f"also: {line}" for line in others]
     files = table(("kind", "path"), chain.from_iterable(map(_path_rows, found.sights)))
     section = Section("files", "All that was found", (files,))
@@ -57,7 +60,7 @@ def folder_page(found: FolderContents) -> Page:
         table=table(("here", "newest"), map(_newest_row, listed)),
         notes=(*notes, note),
         sections=(section,),
-        way=replace(way, next=way.next[:COMMANDS]),
+        way=first,
     )
 
 
