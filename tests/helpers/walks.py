@@ -18,7 +18,7 @@ from pgle.cli.main import run
 from pgle.run.inputs.next_command import ON_GPU
 
 ENDS = ("Done: ", "Now edit: ", "Now: ")
-MOST = 8  # commands of a walk
+MOST = 6  # commands of a walk
 FINE = (0, 1)  # exit codes of an answer
 
 

@@ -52,6 +52,51 @@ REPEATED = (
 """Starts that are ends of the ways before."""
 
 
+ATTENTION = """
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.sharding import Mesh, NamedSharding, PartitionSpec as P
+
+mesh = Mesh(np.array(jax.devices()), ("d",))
+rows = NamedSharding(mesh, P("d"))
+
+
+def attend(w, x):
+    q = (x @ w).reshape(8, 256, 8, 64)
+    scores = jnp.einsum("bqnh,bknh->bnqk", q, q).astype(jnp.float32)
+    return jnp.einsum("bnqk,bknh->bqnh", jax.nn.softmax(scores).astype(q.dtype), q)
+
+
+def step(w, x):
+    loss = lambda w: (attend(w, x).astype(jnp.float32) ** 2).mean()
+    return w - 0.1 * jax.grad(loss)(w).astype(w.dtype)
+
+
+w = jax.device_put(jnp.ones((512, 512), jnp.bfloat16), rows)
+x = jax.device_put(jnp.ones((2048, 512), jnp.bfloat16), rows)
+step = jax.jit(step, donate_argnums=(0,), out_shardings=rows)
+for _ in range(30):
+    w = jax.block_until_ready(step(w, x))
+"""
+HOW = "--target h100 --devices 4"
+PROGRAMS = {
+    "overlap": f"{WORKLOAD} overlap --compile-only",
+    "attention": f"{shlex.quote(sys.executable)} attention.py",
+}
+"""A program with communication to hide, and one with an edit to try."""
+
+STARTS = (
+    "pgle run --run-dir run --capture simulated {how} -- {program}",
+    "pgle rehearse {how} -- {program}",
+    "pgle predict run",
+    "pgle analyze run/perf",
+    "pgle advise --budget 4 {how} -- {program}",
+    "pgle tune --budget 4 {how} -- {program}",
+)
+"""Typed in their order in one folder: later answers know what earlier ones showed."""
+
+
 def check(first: str, folder: Path) -> None:
     write_steps(folder)
     found = walk(first, folder)
@@ -74,6 +119,16 @@ def test_the_way_from_an_answer_of_the_compiler_ends(
     first: str, tmp_path: Path
 ) -> None:
     check(first, tmp_path)
+
+
+@pytest.mark.slow
+@pytest.mark.rehearse
+@pytest.mark.minutes
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_every_way_on_a_program_ends(name: str, tmp_path: Path) -> None:
+    (tmp_path / "attention.py").write_text(ATTENTION)
+    for start in STARTS:
+        check(start.format(how=HOW, program=PROGRAMS[name]), tmp_path)
 
 
 def test_a_module_whose_only_gain_is_open_asks_for_its_program(tmp_path: Path) -> None:
