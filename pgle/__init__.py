@@ -43,16 +43,18 @@ _HOMES = {
     "tune": "pgle.api.predictions",
     "verify": "pgle.api.profiles",
 }
-"""The names of the library, each with its file. That is imported when its name is first used."""
+"""Each public name and the file that defines it. The file is imported when the name is first
+used.
+"""
 __all__ = sorted(("__version__", "step", *_HOMES))
 
 
-_window: Any = None  # of `profiled_steps`
+_window: Any = None  # the open `profiled_steps`, if any
 
 
 def _watched() -> Any:
-    """What wants to know of steps: the hook of the command that runs this program, else
-    `profiled_steps`, else None.
+    """Return the object that wants to know of steps: the hook of the pgle command that runs this
+    program, else the open `profiled_steps`, else None.
     """
     module = sys.modules.get("pgle_hook")
     return (None if module is None else module.active()) or _window
@@ -62,9 +64,10 @@ def _watched() -> Any:
 def step(number: int, name: str = "step") -> Iterator[None]:
     """Mark one step: ``with pgle.step(i): state = train(state)``.
 
-    Under `pgle profile` and its kin the step is timed and opens the trace window; in
-    `profiled_steps` it opens that. Where jax has been imported it is marked in every profiler's
-    trace as well, as `jax.profiler.StepTraceAnnotation` does. Without both it does nothing.
+    Under `pgle profile` and similar commands the step is timed, and may open the trace window. In
+    `profiled_steps` it may open that window. If jax has been imported, the step is also marked in
+    the trace of any profiler, as by `jax.profiler.StepTraceAnnotation`. Otherwise this does
+    nothing.
     """
     hook = _watched()
     jax = sys.modules.get("jax")
@@ -84,14 +87,14 @@ def step(number: int, name: str = "step") -> Iterator[None]:
 
 
 def load_ipython_extension(shell: Any) -> None:
-    """``%load_ext pgle``: `%pgle` and `%%pgle` in a notebook."""
+    """``%load_ext pgle``: register `%pgle` and `%%pgle` in a notebook."""
     from pgle.notebook import register
 
     register(shell)
 
 
 def __getattr__(name: str) -> Any:
-    """A name of the library, whose file is imported when it is first asked for."""
+    """Return a public name, and import its file when the name is first used."""
     if name not in _HOMES:
         raise AttributeError(f"module 'pgle' has no attribute {name!r}")
     from importlib import import_module
@@ -104,8 +107,8 @@ def __dir__() -> list[str]:
 
 
 class _Library(ModuleType):
-    """The package. Some of its functions have the names of folders in it: importing one does not
-    take its place.
+    """The package as a module. Some of its functions share their name with a folder. Importing such
+    a folder does not replace the function.
     """
 
     def __setattr__(self, name: str, value: Any) -> None:

@@ -1,5 +1,5 @@
-"""The program ``pgle``, also as ``python -m pgle``: Ctrl-C ends it with one line from the first
-import on.
+"""The program ``pgle``, also as ``python -m pgle``. From the first import on, Ctrl-C ends it with
+one line.
 """
 
 import os

@@ -100,7 +100,7 @@ def is_several(value: Any) -> bool:
 
 
 def check_words(name: str, value: Any) -> None:
-    """Raise `UserError` for anything except several texts."""
+    """Raise `UserError` unless a value holds several texts."""
     if not (is_several(value) and all(isinstance(word, str) for word in value)):
         raise UserError(
             f"{_shown(value)} is not a list of texts",

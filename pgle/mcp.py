@@ -1,8 +1,8 @@
 """The library as tools of the Model Context Protocol: `pgle mcp` serves them on stdin and stdout
 (extra ``mcp``).
 
-A call runs in a process of its own, which checks its arguments too. So calls run side by side,
-their phases are known, and one that is cancelled ends at once, with the compilers that it started.
+Each call runs in its own process, which also checks the arguments. So calls run in parallel and
+report their phases. A cancelled call ends at once, with the compilers that it started.
 """
 
 from __future__ import annotations
@@ -33,19 +33,22 @@ if TYPE_CHECKING:
     from anyio import CapacityLimiter
     from anyio.abc import ByteReceiveStream, Process
 
-SAY_S = 1.0  # between two lines on what a call is doing
-GRACE_S = 5.0  # that a cancelled call has to end
-SIGNAL_GRACE_S = 0.5  # that all calls have to end when a signal ends the server
+SAY_S = 1.0  # seconds between two lines about what a call is doing
+GRACE_S = 5.0  # seconds that a cancelled call has to end
+#: seconds that all calls have to end after a signal ends the server
+SIGNAL_GRACE_S = 0.5
 ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-MOST_CALLS = 8  # run at once; further ones wait
-MOST_PATHS = 256  # of a call; a folder means all ranks in it
+MOST_CALLS = 8  # calls that run at once; others wait
+MOST_PATHS = 256  # most paths of a call; one folder names all its ranks
 MOST_ENTRIES = 100_000
-"""Files and folders that are looked at for links, in all paths of a call; a run directory has a few
+"""Most files and folders of a call that are searched for links. A run directory has a few
 thousand.
 """
-LINE_BYTES = 1 << 16  # of a line on what a call is doing
-MOST_BYTES = 50_000  # of the object of an answer: an agent reads all of it
-MOST_ENTRIES_OF_LISTS = 512  # of an object that is larger; fewer until it is not
+LINE_BYTES = 1 << 16  # longest line about what a call is doing
+#: most bytes of an answer's object, because an agent reads all of it
+MOST_BYTES = 50_000
+#: most entries in each list of a larger object; halved until the object fits
+MOST_ENTRIES_OF_LISTS = 512
 LOCAL = (
     "output",
     "force",
@@ -54,14 +57,15 @@ LOCAL = (
     "quiet_s",
     "executor",
 )
-"""Parameters of commands, of what writes, and of what opens a connection."""
+"""Parameters that a tool lacks: those of commands, and those that write or open a connection."""
 WRITES = {"dump", "file", "files", "dir", "directory", "path", "to", "from", "results"}
 """Words in the names of XLA flags that name a file."""
 STARTS = "starts a program, and this server starts none"
 WITH_PROGRAMS = "start it with: pgle mcp --programs FOLDER"
 STEP = "step"
 PROGRAM = "program"
-"""Formats of an argument that is modules, or the words of a program.
+"""Formats of an argument. `PROGRAM` takes modules or the words of a program. `STEP` takes a module,
+a folder or a run directory, and starts nothing.
 
 Of `STEP` a text is a module, a folder or a run directory, and the library starts nothing.
 """
@@ -107,11 +111,11 @@ _KINDS: Mapping[str, Json] = {
     "Build | StrPath | Sequence[str]": _PROGRAM,
     "StrPath | Sequence[str]": _PROGRAM,
 }
-"""JSON schemas of annotations."""
+"""JSON schemas by annotation."""
 
 
 def arguments(tool: str) -> Json:
-    """The JSON schema of a tool's arguments: the parameters of its function, in the words of its
+    """Return the JSON schema of a tool's arguments: its function's parameters, described by its
     docstring.
     """
     function = TOOLS[tool]
@@ -148,8 +152,8 @@ def checked(
 ) -> dict[str, Any]:
     """The arguments of a call, with paths relative to `root`.
 
-    Raises `UserError` where they name something outside, or start a program without leave
-    (`programs`).
+    Raises `UserError` if a path is outside `root`, or if an argument starts a program and
+    `programs` is false.
     """
     import jsonschema
 
@@ -195,7 +199,9 @@ def checked(
 def _of_words(
     paths: PathsInside, form: str, value: str | list[str], programs: bool
 ) -> str | list[str]:
-    """Modules by their names in the folder, or the words of a program; `checked` has the rest."""
+    """Return modules by their names in the folder, or the words of a program. `checked` does the
+    rest.
+    """
     words = [value] if isinstance(value, str) else value
     if form == STEP and isinstance(value, str):
         return paths.relative(value)
@@ -215,7 +221,7 @@ def is_run(root: Path, step: object) -> bool:
 
 
 def is_file_in(root: Path, name: str) -> bool:
-    """Whether a folder has a file of this name; a text that can be no name is none."""
+    """Whether a folder has a file of this name. A text that cannot be a file name gives False."""
     try:
         return (root / name).is_file()
     except (OSError, ValueError):
@@ -232,15 +238,17 @@ class PathsInside:
         self._entries_left = MOST_ENTRIES
 
     def relative(self, text: str) -> str:
-        """A path relative to the folder, by its real name; of a folder no link leads out either."""
+        """Return a path relative to the folder, with links resolved. If it is a folder, no link in
+        it may lead outside.
+        """
         path = self._resolved(self.root / text, text)
         for link in self._links(path, text):
             self._resolved(link, text)
         return str(path.relative_to(self.root))
 
     def _resolved(self, path: Path, text: str) -> Path:
-        """The real name of a path; raises `UserError` if it is outside the folder. `text` is what
-        was asked for.
+        """Return the real path; raise `UserError` if it is outside the folder. `text` is the path
+        as given, for the error.
         """
         try:
             real = path.resolve()
@@ -276,7 +284,7 @@ class PathsInside:
                             waiting.append(Path(entry.path))
             except (
                 OSError
-            ):  # a file, or a folder that nobody may read: nothing of it is read later
+            ):  # a file, or an unreadable folder, of which nothing is read later
                 continue
 
     def _count(self, text: str) -> None:
@@ -296,7 +304,7 @@ def starts_programs(tool: str) -> bool:
 
 
 def output_schema(tool: str) -> Json | None:
-    """The JSON schema of a tool's answer, as docs/schemas has it: in the package, or in a
+    """Return the JSON schema of a tool's answer, from docs/schemas in the package or in a
     checkout.
     """
     here = Path(__file__).parent
@@ -310,7 +318,7 @@ def output_schema(tool: str) -> Json | None:
 
 @dataclass(frozen=True)
 class Reply:
-    """What a call answers."""
+    """The answer of a call."""
 
     text: str  # the page, or what went wrong
     document: Any = None  # the object of the answer
@@ -329,9 +337,9 @@ class Calls:
     async def answer(
         self, tool: str, given: Json, say: Callable[[float, str], Any]
     ) -> Reply:
-        """The answer of one call; its process ends if this is cancelled.
+        """Return the answer of one call. Its process ends if this is cancelled.
 
-        `say` is awaited with the seconds since the beginning and what the call is doing.
+        `say` is awaited with the seconds since the start and the call's current phase.
         """
         async with self._limit:
             return await self._answer(tool, given, say)
@@ -367,10 +375,11 @@ class Calls:
                 await process.stdin.aclose()
                 answer = b"".join([piece async for piece in process.stdout])
                 await process.wait()
-                group.cancel_scope.cancel()  # what outlives a call may keep its stderr open
+                # processes that outlive a call may keep its stderr open
+                group.cancel_scope.cancel()
         finally:
             with anyio.CancelScope(shield=True):
-                await _end([process], GRACE_S)  # cancelled: it deletes what it made
+                await _end([process], GRACE_S)  # when cancelled, it deletes its files
                 self._running.discard(process)
         try:
             return Reply(**json.loads(answer))
@@ -379,12 +388,14 @@ class Calls:
             return Reply(f"the call {how}", is_error=True)
 
     async def end(self) -> None:
-        """End all calls, and what they started."""
+        """End all calls and the processes that they started."""
         await _end(list(self._running), SIGNAL_GRACE_S)
 
 
 async def _end(processes: list[Process], grace_s: float) -> None:
-    """Ask processes to end, and kill those that still run after so long, each with its group."""
+    """Ask processes to end. After `grace_s` seconds, kill those that still run, with their process
+    groups.
+    """
     import anyio
 
     for process in processes:
@@ -401,7 +412,7 @@ async def _end(processes: list[Process], grace_s: float) -> None:
 
 
 async def _heard(stream: ByteReceiveStream, say: Callable[[float, str], Any]) -> None:
-    """Pass on what a call says of its work; other lines are of libraries."""
+    """Pass on the lines in which a call reports its work. Other lines come from libraries."""
     import anyio
 
     since = anyio.current_time()
@@ -416,15 +427,15 @@ async def _heard(stream: ByteReceiveStream, say: Callable[[float, str], Any]) ->
 
 
 def work() -> None:
-    """One call: stdin has the tool and its arguments, stdout takes the answer; it ends if its
-    server does.
+    """Run one call: read the tool and its arguments from stdin, write the answer to stdout. It ends
+    if its server ends.
     """
     from pgle.report import text as progress
 
     end_with_parent()
     request = json.load(sys.stdin)
     with os.fdopen(os.dup(1), "w", encoding="utf-8") as out:
-        os.dup2(2, 1)  # what a library prints is no answer
+        os.dup2(2, 1)  # keep the prints of libraries out of the answer
         os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
         progress.is_shown, progress.LOG_S = True, SAY_S
         try:
@@ -440,7 +451,8 @@ def work() -> None:
 
 
 def _answered(tool: str, asked: dict[str, Any]) -> Reply:
-    if tool == "tune":  # its default is a folder here, and tools write none here
+    # it writes a folder here by default, and tools write nothing here
+    if tool == "tune":
         asked["output"] = new_answer()
     answer = TOOLS[tool](**asked)
     document, most = bounded(answer.document)
@@ -451,8 +463,8 @@ def _answered(tool: str, asked: dict[str, Any]) -> Reply:
 
 
 def bounded(document: Json) -> tuple[Any, int | None]:
-    """A document of at most `MOST_BYTES`, and how many entries its lists have at most; None: it is
-    whole.
+    """Cut a document to `MOST_BYTES`. Also return how many entries its lists may have; None if it
+    is whole.
     """
     found: Any = dict(document)
     most = None
@@ -463,7 +475,7 @@ def bounded(document: Json) -> tuple[Any, int | None]:
 
 
 def _cut(value: Any, most: int) -> Any:
-    """A JSON value with so many entries in each list."""
+    """Cut each list in a JSON value to so many entries."""
     if isinstance(value, Mapping):
         return {key: _cut(item, most) for key, item in value.items()}
     if isinstance(value, list | tuple):
@@ -472,7 +484,7 @@ def _cut(value: Any, most: int) -> Any:
 
 
 def serve(root: Path, *, programs: bool = False) -> None:
-    """Serve the tools on stdin and stdout until the client has gone.
+    """Serve the tools on stdin and stdout until the client disconnects.
 
     Args:
         root: the folder whose files they read.
@@ -556,15 +568,15 @@ def serve(root: Path, *, programs: bool = False) -> None:
 
 
 def _not_ignored() -> list[signal.Signals]:
-    """The signals that end this server; ``nohup`` has some ignored."""
+    """Return the signals that end this server. ``nohup`` makes it ignore some."""
     return [
         number for number in ENDING if signal.getsignal(number) is not signal.SIG_IGN
     ]
 
 
 def _exit(number: signal.Signals) -> NoReturn:
-    """End at once: a thread of the SDK waits for the client's next line, and the interpreter would
-    wait for it.
+    """Exit at once. Otherwise the interpreter would wait for an SDK thread that waits for the
+    client's next line.
     """
     with suppress(OSError):
         os.write(2, f"pgle: ended by {number.name}\n".encode())

@@ -103,7 +103,7 @@ def perf(profile_stage: StageRequest, costs: Path, keeper: Keeper) -> StageFolde
 
 
 def confirm(performed: StageFolder) -> KeptVerdict:
-    """Whether XLA used the profile: what `confirm_stage` read in the log when perf ended."""
+    """Return whether XLA used the profile. `confirm_stage` read it from the log when perf ended."""
     return kept_verdict(performed)
 
 
@@ -112,7 +112,7 @@ def compare(before: StageFolder, after: StageFolder, limits: Limits) -> Compared
     sides = (str(before.path), str(after.path))
     try:
         comparison, checks = run_compare(CompareRequest(sides, limits=limits))
-    except UserError as error:  # what was found before is still worth having
+    except UserError as error:  # keep the results of the earlier steps
         return Compared(problem=f"step times were not compared: {error}")
     record_comparison(after.run, comparison)
     return Compared(comparison, checks)

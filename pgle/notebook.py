@@ -23,10 +23,11 @@ from pgle.files import write_files
 from pgle.next import taken_apart
 
 MARK = "# A cell of a notebook wrote this file, and may write it again (%%pgle).\n"
-"""First line of a cell's program, in place of the cell's first line: the numbers of lines agree."""
+"""First line of a cell's program. It replaces the cell's first line, so that line numbers agree."""
 PROGRAM = "pgle_cell.py"
 PYTHON = Path(sys.executable)
-INTERPRETER = re.compile(r"python[\d.]*")  # before the program, as in a shell: left out
+#: left out if it comes before the program, as in a shell
+INTERPRETER = re.compile(r"python[\d.]*")
 
 
 @magics_class
@@ -36,12 +37,13 @@ class PgleMagics(Magics):  # type: ignore[misc]  # IPython has no types
     @no_var_expand  # type: ignore[untyped-decorator]
     @line_cell_magic  # type: ignore[untyped-decorator]
     def pgle(self, line: str, cell: str | None = None) -> Answer[Any] | None:
-        """Run a command of pgle; the answer is the value of the cell, and shows its page.
+        """Run a pgle command. The answer is the value of the cell, and shows its page.
 
-        A check that is not met is no error of the cell: `assert answer.ok` makes it one.
+        A failed check does not fail the cell. Use `assert answer.ok` for that.
 
-        As a cell magic the rest of the cell is the program. It is kept in the file that the first
-        word after ``--`` names, else in pgle_cell.py; further words are the program's.
+        With ``%%pgle`` the rest of the cell is the program. It is written to the file that the
+        first word after ``--`` names, else to pgle_cell.py. Further words are the program's
+        arguments.
 
         %pgle doctor
         %%pgle rehearse --target h100 --devices 8
@@ -71,13 +73,13 @@ def _words(line: str) -> list[str]:
 
 
 def _answered(words: list[str]) -> Answer[Any] | None:
-    """The answer of a command line; None if it printed what it has to say."""
+    """Return the answer of a command line; None if the command printed its result itself."""
     if not words:
         return known.folder()
     answers: list[Answer[Any]] = []
     was = os.environ.get("PATH")
     others = os.defpath if was is None else was
-    # `python` is the kernel's
+    # `python` is the kernel's interpreter
     os.environ["PATH"] = f"{PYTHON.parent}{os.pathsep}{others}"
     try:
         group.main(words, prog_name="pgle", standalone_mode=False, obj=answers.append)
@@ -90,10 +92,10 @@ def _answered(words: list[str]) -> Answer[Any] | None:
 
 
 def with_program(words: list[str], cell: str) -> list[str]:
-    """A command line with the program of a cell, which is written into its file.
+    """Write the program of a cell to its file, and return the command line that runs it.
 
-    Raises `UserError` if the command takes no program, if Python is given options, or if somebody
-    else wrote the file.
+    Raises `UserError` if the command takes no program, if Python is given options, or if pgle did
+    not write the existing file.
     """
     name = words[0] if words else ""
     command = group.get_command(Context(group), name)

@@ -1,4 +1,4 @@
-"""A part of a training loop profiled in the user's own process: `pgle.profiled_steps`."""
+"""`pgle.profiled_steps`: profile a part of a training loop in the user's own process."""
 
 from __future__ import annotations
 
@@ -25,18 +25,18 @@ if TYPE_CHECKING:
 
 @dataclass(eq=False)
 class ProfiledSteps:
-    """What `profiled_steps` yields. It opens JAX's profiler for some of the steps that `pgle.step`
-    marks.
+    """The value that `profiled_steps` yields. It opens JAX's profiler for some of the steps that
+    `pgle.step` marks.
     """
 
-    folder: Path  # where everything is written, the trace into a folder in it
+    folder: Path  # for all output; the trace goes to a folder in it
     first: int  # steps before the window, which compile and warm up
-    count: int  # steps in it
+    count: int  # steps in the window
     answer: Answer[Conversion] | None = None
-    """The costs, after the end; None if there is no trace, or if several processes have one
-    each.
+    """The costs, set at the end. None without a trace, or if there are several processes, because
+    each has its own trace.
     """
-    seen: int = 0  # steps that began
+    seen: int = 0  # steps begun so far
     is_open: bool = False
 
     @property
@@ -45,7 +45,7 @@ class ProfiledSteps:
         return self.folder / "trace"
 
     def begin_step(self, number: int, source: str) -> None:
-        """A step begins; as the hook of `pgle profile` takes it."""
+        """Begin a step. Same interface as the hook of `pgle profile`."""
         self.seen += 1
         if self.seen == self.first + 1:
             self._open()
@@ -53,7 +53,7 @@ class ProfiledSteps:
             self.close()
 
     def leave_step(self) -> None:
-        """The body of a step was left; as the hook takes it."""
+        """Leave the body of a step. Same interface as the hook of `pgle profile`."""
 
     def _open(self) -> None:
         import jax
@@ -62,23 +62,23 @@ class ProfiledSteps:
         options: dict[str, Any] = {}
         if make := getattr(
             jax.profiler, "ProfileOptions", None
-        ):  # older releases have none
+        ):  # older jax releases lack it
             options["profiler_options"] = make()
             options[
                 "profiler_options"
             ].python_tracer_level = (
-                0  # calls of Python cost time, and say nothing of costs
+                0  # tracing Python calls takes time, and costs do not need it
             )
         try:
             jax.profiler.start_trace(str(self.trace), **options)
             self.is_open = True
-        except Exception as error:  # another session is open
+        except Exception as error:  # another profiler session is open
             warnings.warn(
                 f"pgle: no trace: JAX's profiler did not start ({error})", stacklevel=4
             )
 
     def close(self) -> None:
-        """Close the window, once the devices have done what they were asked for."""
+        """Wait for the devices, then close the window."""
         if self.is_open:
             import jax
 
@@ -88,15 +88,15 @@ class ProfiledSteps:
 
 
 def _settle(jax: Any) -> None:
-    """Wait for the devices: jax hands work over long before it is done."""
+    """Wait for the devices, because jax returns long before they finish."""
     for array in jax.live_arrays():
-        with suppress(Exception):  # deleted or donated meanwhile
+        with suppress(Exception):  # arrays deleted or donated meanwhile
             array.block_until_ready()
 
 
 def _embedded_hlo(found: Conversion) -> dict[str, bytes]:
-    """The HLO of the converted modules, which the trace holds, by the name that XLA gives the dump
-    of each.
+    """Return the HLO of the converted modules, which the trace contains, by the file name of XLA's
+    dumps.
     """
     trace = found.measured.trace
     known = next(
@@ -117,7 +117,7 @@ def _embedded_hlo(found: Conversion) -> dict[str, bytes]:
 
 
 def _compare_ranks(found: ProfiledSteps) -> None:
-    """End all processes if one would start its collectives in another order."""
+    """End all processes if one of them would start its collectives in another order."""
     from importlib import import_module, metadata
 
     import jax
@@ -137,14 +137,15 @@ def _compare_ranks(found: ProfiledSteps) -> None:
 def profiled_steps(
     folder: StrPath, *, first: int = 5, count: int = 5
 ) -> Iterator[ProfiledSteps]:
-    """Profile some steps of a training loop that marks them with `pgle.step`, under JAX's profiler.
+    """Profile some steps of a training loop with JAX's profiler. The loop marks its steps with
+    `pgle.step`.
 
-    If there are several processes, each program that is first executed in the block is compared
-    with that of the others: all end at once if the order of their collectives differs.
+    If there are several processes, they compare each program that is first executed in the block.
+    All processes end at once if the order of collectives differs.
 
-    Into the folder go the trace, the cost profile and the HLO that it is for. Nothing is converted
-    if the program has several processes: `pgle.convert` takes the traces of all. Under `pgle
-    profile` and its kin, which trace themselves, this does nothing.
+    The folder gets the trace, the cost profile and the HLO of the profiled module. With several
+    processes nothing is converted: pass the traces of all to `pgle.convert`. Under `pgle profile`
+    and similar commands, which make their own trace, this does nothing.
 
     Args:
         folder: new or empty.
@@ -181,5 +182,5 @@ def profiled_steps(
             write_files(
                 {found.folder / "hlo" / name: data for name, data in hlo.items()}
             )
-    except UserError as error:  # training continues without
+    except UserError as error:  # training continues without costs
         warnings.warn(f"pgle: no costs: {error}", stacklevel=3)

@@ -1,4 +1,5 @@
-"""``pytest --pgle``: tests that compile a step for GPUs that are not there, and keep what it is.
+"""``pytest --pgle``: tests that compile a step for GPUs that you do not have, and compare it with a
+baseline.
 
 The fixture `pgle_rehearse` takes a function and its arguments, or the words of a command, and
 returns a `RehearsedStep`. Without ``--pgle`` its tests are skipped, and nothing but this file is
@@ -24,15 +25,15 @@ if TYPE_CHECKING:
 
 FOLDER = "pgle_baselines"  # next to the test's file
 
-_USED = pytest.StashKey[dict[Path, str]]()  # baselines, and the tests that use them
-_PROPERTY = "pgle"  # of a test's report: the steps that it compared
+_USED = pytest.StashKey[dict[Path, str]]()  # each baseline, and the test that uses it
+_PROPERTY = "pgle"  # of a test report: the steps that the test compared
 
 
 @dataclass(frozen=True, repr=False)
 class RehearsedStep:
     """A step as XLA compiles it for the GPUs, with the flags that the program uses."""
 
-    answer: Answer[Rehearsal]  # all of it, as `pgle rehearse` prints it
+    answer: Answer[Rehearsal]  # the answer of `pgle rehearse`
     snapshot: Snapshot  # the facts that the baseline keeps
 
     def __repr__(self) -> str:
@@ -45,29 +46,29 @@ class RehearsedStep:
 
     @property
     def exposed_us(self) -> float:
-        """Communication that nothing hides, in microseconds."""
+        """Communication that nothing hides, in microseconds of a step."""
         from pgle.account.snapshot import exposed_us
 
         return exposed_us(self.snapshot)
 
     @property
     def exposed_share(self) -> float:
-        """The same as a share of the step."""
+        """Exposed communication as a share of the step."""
         return self.exposed_us / self.step_us if self.step_us else 0.0
 
     @property
     def memory_bytes(self) -> int | None:
-        """What a device needs, by XLA's report."""
+        """Bytes that a device needs, as XLA reports them."""
         return self.snapshot.memory_bytes
 
     @property
     def collectives(self) -> dict[str, CollectiveFacts]:
-        """Number and bytes of collectives, by ``all-gather over 8``."""
+        """Number and bytes of collectives, by texts such as ``all-gather over 8``."""
         return self.snapshot.collectives
 
     @cached_property
     def order(self) -> tuple[str, ...]:
-        """The collectives that a rank starts in a step, in their order."""
+        """The collectives of one step, in the order in which a rank starts them."""
         from pgle.account.snapshot import started
 
         return tuple(started(self.answer.result.now.module))
@@ -75,12 +76,12 @@ class RehearsedStep:
 
 @dataclass(frozen=True)
 class Compared:
-    """A step against its baseline, in words that a worker of pytest-xdist can send."""
+    """A step compared with its baseline, as plain values that a worker of pytest-xdist can send."""
 
     test: str
-    path: str  # of the baseline
+    path: str  # path of the baseline
     summary: str
-    is_new: bool  # there is no baseline yet
+    is_new: bool  # whether there was no baseline
     changes: tuple[Change, ...] = ()
 
     @classmethod
@@ -93,7 +94,7 @@ class Compared:
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """The options."""
+    """Add the options of this plugin."""
     group = parser.getgroup("pgle", "steps compiled for GPUs that are not there")
     group.addoption(
         "--pgle", action="store_true", help="Run tests that use pgle_rehearse."
@@ -114,7 +115,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Refuse options that cannot work, and collect what tests or workers of xdist compare."""
+    """Refuse options that cannot work, and set up the collection of compared steps."""
     is_on = config.getoption("--pgle")
     for option in ("--pgle-markdown", "--pgle-update"):
         if config.getoption(option) and not is_on:
@@ -136,12 +137,13 @@ def pgle_rehearse(request: pytest.FixtureRequest) -> Callable[..., RehearsedStep
     """Compile a step, and compare it with the test's baseline, if there is one.
 
     ``pgle_rehearse(step, *args, devices=8, target="h100")``; other options are those of
-    `pgle.rehearse`. ``name`` tells several steps of one test apart.
+    `pgle.rehearse`. Use ``name`` to distinguish several steps of one test.
     """
     config = request.config
     if not config.getoption("--pgle"):
         pytest.skip("compiles for GPUs: pytest --pgle")
-    own: set[Path] = set()  # baselines of this run of the test, which may be run again
+    #: baselines of this run of the test; a rerun may use them again
+    own: set[Path] = set()
 
     def rehearse(
         step: Callable[..., Any] | Sequence[str],
@@ -182,7 +184,7 @@ def _rehearsed(
 
 
 def _snapshot(found: Rehearsal) -> Snapshot:
-    """The facts of the step by the user's flags."""
+    """Return the facts of the step as compiled with the user's flags."""
     from pgle.account import snapshot
 
     compiled = found.now.compiled
@@ -202,7 +204,8 @@ def _snapshot(found: Rehearsal) -> Snapshot:
 
 
 def _baseline_path(node: Any, folder: str | None, name: str) -> Path:
-    """The file of a test's baseline: readable, and the same on every machine.
+    """Return the baseline file of a test, with a readable name that is the same on every machine.
+    If one folder holds all baselines, the name includes the folder of the test.
 
     A folder of all baselines needs the folder of the test in the name, too.
     """
@@ -241,7 +244,7 @@ def _write(path: Path, found: Snapshot) -> None:
 
 
 def _shown(path: Path, config: pytest.Config) -> Path:
-    """The path as it is seen from the project's folder."""
+    """Return the path relative to the project's folder."""
     is_inside = path.is_absolute() and path.is_relative_to(config.rootpath)
     return path.relative_to(config.rootpath) if is_inside else path
 
@@ -260,17 +263,22 @@ def _shared(path: str, test: str) -> str:
 
 
 class _Report:
-    """What the tests compared. Workers of pytest-xdist only send it, with their reports."""
+    """The steps that the tests compared. Workers of pytest-xdist only send theirs, with their
+    reports.
+    """
 
     def __init__(self, config: pytest.Config) -> None:
         file = config.getoption("--pgle-markdown")
         self.is_update = bool(config.getoption("--pgle-update"))
         self.file = Path(file).resolve() if file else None
-        self.seen: dict[str, Compared] = {}  # by baseline: each phase reports it again
+        # by baseline, since each phase of a test reports it again
+        self.seen: dict[str, Compared] = {}
 
-    @pytest.hookimpl(tryfirst=True)  # before pytest counts failures
+    @pytest.hookimpl(tryfirst=True)  # run before pytest counts failures
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
-        """Collect the steps of a test; fail it if another worker's test has the same baseline."""
+        """Collect the steps of a test. Fail the test if a test of another worker has the same
+        baseline.
+        """
         for name, value in report.user_properties:
             if name == _PROPERTY:
                 compared = Compared.from_property(cast("Json", value))
@@ -282,7 +290,7 @@ class _Report:
                     self.seen[compared.path] = compared
 
     def pytest_terminal_summary(self, terminalreporter: Any) -> None:
-        """Say which steps have no baseline, or that they were written."""
+        """List the steps without a baseline, or the baselines written."""
         from pgle.errors import many
 
         count = len(self.seen)
@@ -296,14 +304,14 @@ class _Report:
             )
 
     def pytest_sessionfinish(self) -> None:
-        """Write the Markdown, if it is wanted."""
+        """Write the Markdown report if an option asks for it."""
         if self.file is not None:
             lines = _markdown(tuple(self.seen.values()))
             self.file.write_text("\n".join(lines) + "\n", encoding="utf-8")
 
 
 def _markdown(seen: Sequence[Compared]) -> Iterator[str]:
-    """A table for each step, the ones that changed first; figures are estimates."""
+    """Return a table for each step, changed steps first. All figures are estimates."""
     from pgle.errors import many
 
     changed = sum(bool(item.changes) for item in seen)
@@ -324,7 +332,7 @@ def _markdown(seen: Sequence[Compared]) -> Iterator[str]:
 
 
 def _summary(found: Snapshot) -> str:
-    """A step in one line."""
+    """Summarize a step in one line."""
     from pgle.account.snapshot import exposed_us
     from pgle.errors import in_percent
 
@@ -336,5 +344,5 @@ def _summary(found: Snapshot) -> str:
 
 
 def _inline(text: str) -> str:
-    """A name from outside, which cannot begin a cell or markup."""
+    """Escape a name from outside, so that it cannot start a cell or markup."""
     return re.sub(r"([|<>`*_\\\[\]@])", r"\\\1", " ".join(text.split()))

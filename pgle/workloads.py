@@ -1,9 +1,9 @@
-"""Programs to profile, real on GPUs, runnable on virtual CPU devices: ``python -m pgle.workloads
-fsdp`` or ``overlap``.
+"""Programs to profile, for GPUs or virtual CPU devices: ``python -m pgle.workloads fsdp`` or
+``overlap``.
 
-A workload is a step function and the shapes of its state. It runs on GPUs, on virtual CPU devices,
-or is only compiled (`--compile-only`), which is all that a rehearsal needs and takes no memory for
-its arrays.
+A workload is a step function and the shapes of its state. It runs on GPUs or on virtual CPU
+devices. With `--compile-only` it is only compiled, and needs no memory for its arrays. A rehearsal
+needs no more.
 
 fsdp: a transformer step with fully sharded parameters: gathers before use, reduce-scatters of
 gradients. Layers are unrolled, or scanned with `--scan` (one loop body, costs per iteration).
@@ -46,8 +46,8 @@ def main(
     description: str | None,
     **own: int | str | bool,
 ) -> None:
-    """The program of a workload: parse, build, run; `own` are its options besides those of every
-    workload.
+    """Run a workload as a program: parse options, build, run. `own` are its options besides the
+    common ones.
     """
     parser = argparse.ArgumentParser(
         description=description, formatter_class=argparse.ArgumentDefaultsHelpFormatter
@@ -76,18 +76,18 @@ def main(
 
 
 DRIVERS = ("/proc/driver/nvidia/version", "/dev/kfd")
-"""Where the loaded driver of NVIDIA's or AMD's GPUs is to be seen."""
+"""Paths that exist if the driver of NVIDIA's or AMD's GPUs is loaded."""
 
 
 def _devices(options: argparse.Namespace) -> Any:
-    """The devices of the chosen platform, `options.devices` of them."""
+    """Return the first `options.devices` devices of the chosen platform."""
     wants_cpu = options.platform == "cpu" or os.environ.get("JAX_PLATFORMS") == "cpu"
     if wants_cpu or (
         options.platform == "auto" and not any(Path(path).exists() for path in DRIVERS)
     ):
         jax.config.update("jax_platforms", "cpu")
         flags = os.environ.get("XLA_FLAGS", "")
-        # XLA reads the flags with the first device
+        # XLA reads the flags when the first device is made
         if "xla_force_host_platform_device_count" not in flags:
             count = f"--xla_force_host_platform_device_count={options.devices}"
             os.environ["XLA_FLAGS"] = f"{flags} {count}".strip()
@@ -101,7 +101,7 @@ def _devices(options: argparse.Namespace) -> Any:
 
 
 def run(options: argparse.Namespace, workload: Workload) -> None:
-    """Compile or run a workload; prints a line per step."""
+    """Compile or run a workload, and print a line for each step."""
     name = workload.step.__name__
     step = jax.jit(workload.step, donate_argnums=0)
     if options.compile_only:
@@ -233,7 +233,7 @@ def fsdp(options: argparse.Namespace, devices: Any) -> Workload:
 
 
 def overlap(options: argparse.Namespace, devices: Any) -> Workload:
-    """Gather `big` and `small`, and meanwhile multiply weights that each device has alone."""
+    """Gather `big` and `small`; meanwhile each device multiplies its own weights."""
     grid = mesh(devices, data=options.devices)
     sharded = PartitionSpec("data")
 
@@ -303,7 +303,7 @@ WORKLOADS: dict[
         },
     ),
 }
-"""Their functions, and their own options with the defaults."""
+"""Each workload's function, and its own options with their defaults."""
 
 if __name__ == "__main__":
     asked = sys.argv.pop(1) if len(sys.argv) > 1 else ""

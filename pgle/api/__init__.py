@@ -1,7 +1,8 @@
-"""The library: what the commands answer, as values. `import pgle` has all of it; docs/library.md
+"""The library: the answers of the commands, as values. `import pgle` has all of it; docs/library.md
 explains it.
 
-A command answers by its function here, which returns an `Answer`, and prints nothing unless it is
-interrupted. Each raises `UserError` for what the user can mend: a bad input, an output that exists.
-A file holds the functions of one kind of request, so that a command loads no other requests.
+Each command calls its function here. The function returns an `Answer`, and prints only if it is
+interrupted. It raises `UserError` for mistakes that the user can fix, such as a bad input or an
+existing output file. Each file holds the functions of one kind of request, so that a command does
+not load the others.
 """

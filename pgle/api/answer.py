@@ -1,4 +1,4 @@
-"""What every function of the library returns: an answer, with its page and its document."""
+"""The result of every function of the library: an answer, with its page and its JSON document."""
 
 from __future__ import annotations
 
@@ -26,16 +26,16 @@ Result = TypeVar("Result", covariant=True)
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Answer(Generic[Result]):
-    """What a command answers. A notebook shows its page, with the moving timeline; a terminal shows
-    its text.
+    """The answer of a command. A notebook shows its page, with the moving timeline; a terminal
+    shows its text.
     """
 
     result: Result  # the values behind it
     page: Page  # what the command prints
-    # what the command prints with ``--json``, by the schema of docs/schemas
+    # the object that the command prints with ``--json``; docs/schemas has its schema
     document: Json
-    ok: bool  # whether the command's check is met, so that it exits with 0
-    exit_code: int = 1  # that it exits with if the check is not met
+    ok: bool  # whether the command's check succeeded; if so, it exits with 0
+    exit_code: int = 1  # exit code if the check failed
 
     def __getitem__(self, key: str) -> Any:
         """A field of the JSON document: ``answer["step_us"]``."""
@@ -46,11 +46,11 @@ class Answer(Generic[Result]):
         return text.as_json(self.document["schema"], self.document)
 
     def save(self, path: StrPath, *, force: bool = False) -> None:
-        """Write the page, by the end of the file's name: ``.html``, ``.md``; ``.json`` for the
-        document; ``.trace.json`` or ``.json.gz`` for its timeline, which Perfetto opens.
+        """Write a file, whose ending decides the format. ``.html`` and ``.md`` hold the page,
+        ``.json`` the document. ``.trace.json`` and ``.json.gz`` hold the timeline for Perfetto.
 
         Raises:
-            UserError: the name ends otherwise, the page has no timeline, or the file exists
+            UserError: the ending is another one, the page has no timeline, or the file exists
                 (without `force`).
         """
         from pgle.report.report import FORMS, form_of
@@ -67,7 +67,7 @@ class Answer(Generic[Result]):
         return printed.getvalue().rstrip("\n")
 
     def _repr_html_(self) -> str:
-        """The page in a frame of its own."""
+        """Return the page in its own frame, for IPython."""
         from pgle.report.page.html import frame
 
         return frame(self.page)
@@ -82,8 +82,8 @@ def answer(
     version: int = 1,
     exit_code: int = 1,
 ) -> Answer[R]:
-    """The answer of a command, whose name is in the document's schema. The document ends in how
-    the page leads on: commands, or the end in words, a line each.
+    """Make the answer of a command. The document's schema has the command's name. The document ends
+    with the next commands, or with a sentence if no command follows.
     """
     named = {"schema": f"pgle.{command}/{version}", **text.plain(document)}
     named["next"] = page.way.lines
@@ -91,12 +91,12 @@ def answer(
 
 
 def keep_met(run: RunDirectory | None, bounds: Bounds) -> None:
-    """Keep bounds that a profile meets for later answers on its run directory, if somebody asked
-    for others than the default.
+    """Record that a profile meets bounds other than the default, for later answers on its run
+    directory.
 
     Args:
-        run: None: the profile is of none, and nothing is kept.
-        bounds: what it had to cover.
+        run: the run directory of the profile; if None, nothing is recorded.
+        bounds: the least coverage that was asked for.
     """
     if run is None:
         return

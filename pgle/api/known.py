@@ -1,4 +1,4 @@
-"""Answers that need no request: the files of a folder, and what is known of a setting."""
+"""Answers that need no request: the files of a folder, and the facts known about a setting."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from pgle.requests.given import StrPath
 
 @user_errors()
 def folder(path: StrPath = ".") -> Answer[Any]:
-    """The files of a folder, and the next thing to do with them.
+    """List the files of a folder, and say what to do next with them.
 
     Args:
         path: the folder.
@@ -26,11 +26,11 @@ def folder(path: StrPath = ".") -> Answer[Any]:
 
 @user_errors()
 def flags_explain(name: str) -> Answer[Any]:
-    """One setting of XLA, NCCL, CUDA or JAX: meaning, values, defaults by release, what others
-    measured.
+    """Explain one setting of XLA, NCCL, CUDA or JAX: meaning, values, defaults by release, what
+    others measured.
 
     Args:
-        name: of the flag or variable.
+        name: name of the flag or variable.
     """
     from pgle.report import flags as report
     from pgle.xla.flags.catalogue import find

@@ -1,4 +1,4 @@
-"""The library's answers on what was recorded: confirm, ranks and analyze."""
+"""The library's answers about recordings: confirm, ranks and analyze."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ def analyze(request: Analyze) -> Answer[Analysis]:
 
 
 def read_analysis(request: Analyze) -> Analysis:
-    """What `analyze` and `pgle analyze` answer, before it is a page."""
+    """Read what `analyze` and `pgle analyze` answer, before it becomes a page."""
     from pgle.run.analyze import analyze, other_of, step_of
 
     with text.progress("reading traces") as advance:

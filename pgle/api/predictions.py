@@ -40,7 +40,8 @@ def predict(request: Predict) -> Answer[Predicted]:
 
     found = predict_file(request)
     if found.run_around is not None:
-        from pgle.run.kept_trials import trials_of_run  # a dump alone needs no capture
+        # the dump of a module needs no capture
+        from pgle.run.kept_trials import trials_of_run
 
         found = replace(found, trials=trials_of_run(found.run_around))
     following = report.advice(found)
@@ -55,7 +56,9 @@ def _of_step(
     args: Sequence[Any],
     options: Mapping[str, Any],
 ) -> AnyRehearse:
-    """What is compiled; a function is lowered into a temporary folder, which stays."""
+    """Return what to compile. A function is lowered into a temporary folder, which is not
+    deleted.
+    """
     from pgle.run.capture.capture import lowered_step
     from pgle.run.capture.captured import check_fits
 
@@ -72,7 +75,9 @@ def _of_step(
 def _of_words(
     asked: AnyRehearse, step: StrPath | Sequence[str], args: Sequence[Any]
 ) -> AnyRehearse:
-    """What is asked of a path or of the words of a command. A text alone starts no program."""
+    """Turn a path, or the words of a command, into a request. A single text never starts a
+    program.
+    """
     from pgle.run.rehearse_program import is_program
 
     if not asked.words:
@@ -118,7 +123,7 @@ def rehearse(request: Rehearse) -> Answer[Rehearsal]:
 
 @answers_on_steps(Releases, _of_step)
 def releases(request: Releases) -> Answer[ReleasesResult]:
-    """What other releases of jax make of a step, as `pgle rehearse --jax`."""
+    """Compare a step compiled by other releases of jax, as `pgle rehearse --jax`."""
     from pgle.report import releases as report
     from pgle.run.releases import compare_releases
 
@@ -131,7 +136,7 @@ def releases(request: Releases) -> Answer[ReleasesResult]:
 
 
 def _yes(words: str) -> bool:
-    """Say what is done to somebody who agreed to it before."""
+    """Print what is about to be done; the caller has already agreed."""
     text.say(words.replace("would make", "makes"))
     return True
 
@@ -182,7 +187,7 @@ def _of_advised(
     args: Sequence[Any],
     options: Mapping[str, Any],
 ) -> Advise:
-    """What is advised on; the words of a command are taken, too."""
+    """Turn a path, the words of a command, or a step into a request of `advise`."""
     if callable(step):
         asked = _of_step(request, step, args, options)
         return evolve(asked, function=(step, tuple(args)))
@@ -191,7 +196,7 @@ def _of_advised(
 
 @answers_on_steps(Advise, _of_advised)
 def advise(request: Advise) -> Answer[Advised]:
-    """Try a program's alternatives, and rank what really helps, as `pgle advise`."""
+    """Try a program's alternatives, and rank those that make the step shorter, as `pgle advise`."""
     from pgle.report import advise as report
     from pgle.report.schedules import write_page
     from pgle.run.advise import advise
@@ -237,7 +242,7 @@ def scale(request: Scale) -> Answer[Scaling]:
 
 
 def _target(name: str | None) -> Target:
-    """A named GPU; the default if none is named."""
+    """Return the GPU of this name; without a name the default."""
     from pgle.run.rehearse_program import DEFAULT_TARGET
     from pgle.xla.targets import load_target
 

@@ -1,4 +1,4 @@
-"""What a project's configuration says where a command line says nothing."""
+"""A project's configuration gives values for what the command line leaves out."""
 
 from __future__ import annotations
 
@@ -18,24 +18,24 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Configured:
-    """The options of a command in a file."""
+    """A command's options from a configuration file."""
 
-    path: Path  # the file
+    path: Path  # the configuration file
     settings: dict[str, Setting]  # by the name of the parameter
-    program: Setting | None  # is taken if no words are given
+    program: Setting | None  # program to run if the command line has none
 
     def with_program(self, args: list[str]) -> list[str]:
-        """The words of a command line, with those of the program."""
+        """Return the words of a command line, followed by the configured program."""
         if self.program is None:
             return args
         return [*_own(args), "--", *self.program.value]
 
     def values(self) -> dict[str, Any]:
-        """As `click.Context.default_map` has them."""
+        """Return the values as `click.Context.default_map` takes them."""
         return {name: item.value for name, item in self.settings.items()}
 
     def error(self, ctx: click.Context, error: click.BadParameter) -> UserError | None:
-        """An error of a value in the file, which names the file; None: it is another's."""
+        """Return an error that names the file, if a value in the file caused it; else None."""
         name = str(error.param.name) if error.param else ""
         if name not in self.settings or not _is_from_file(ctx, name):
             return None
@@ -44,7 +44,7 @@ class Configured:
         )
 
     def said(self, ctx: click.Context) -> str:
-        """What came from the file, and its name; empty: nothing did."""
+        """Say which values came from the file, and its name; empty if none did."""
         used = [
             item for name, item in self.settings.items() if _is_from_file(ctx, name)
         ]
@@ -57,12 +57,14 @@ class Configured:
 def configured(
     command: click.Command, ctx: click.Context, args: list[str]
 ) -> Configured | None:
-    """What a file says for a command line; None: there is no file, or only help is asked for."""
+    """Return the configured options for a command line; None without a file, or if only help is
+    asked for.
+    """
     is_help = {"-h", "--help"} & set(_own(args))
     path = None if ctx.resilient_parsing or is_help else project_file(Path.cwd())
     if path is None:
         return None
-    # these know all commands, which take time to import
+    # these import all commands, which takes time
     from pgle.requests.commands import COMMANDS
     from pgle.requests.configuration import program_of, read_configuration
 
@@ -82,7 +84,7 @@ def configured(
 
 
 def _own(args: list[str]) -> list[str]:
-    """The words before those of a program."""
+    """Return the words before the program's."""
     return args[: args.index("--")] if "--" in args else args
 
 

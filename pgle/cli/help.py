@@ -44,8 +44,8 @@ SECTIONS: dict[str, str] = {
     "Search": "budget",
     "Output": "all section label html github shell force json show-output quiet -h help",
 }
-"""The group of `--help` that has an option, by its name, the same in every command; the others come
-first, unnamed.
+"""The `--help` group of each option, by the option's name, the same in every command. Options
+without a group come first. Groups have the order of this list, their options that of the command.
 
 The groups have the order of the page. The options of a group have the order of the command.
 """
@@ -87,7 +87,7 @@ _QUIET = click.Option(
 
 
 def _brief(ctx: click.Context, _: click.Parameter, asked: bool) -> None:
-    """Print one screen of help: usage, what it does, three examples, the options that matter."""
+    """Print one screen of help: usage, purpose, three examples, main options."""
     if asked and not ctx.resilient_parsing:
         formatter = ctx.make_formatter()
         ctx.command.format_usage(ctx, formatter)
@@ -110,7 +110,7 @@ class Command(click.Command):
     """A command with grouped options; the lines of its docstring that begin with ``pgle`` are its
     examples.
 
-    What its function returns is an `pgle.api.Answer`, or None if it printed all itself.
+    Its function returns a `pgle.api.Answer`, or None if it printed the result itself.
     """
 
     def __init__(self, *words: Any, **options: Any) -> None:
@@ -127,7 +127,7 @@ class Command(click.Command):
         ).rstrip("\b \n")
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """As click does; an option that only the user's program can know gets the hint to put --
+        """Parse as click does. If an option is unknown and may be the program's, advise to put --
         before the program.
         """
         words = list(args)
@@ -138,7 +138,7 @@ class Command(click.Command):
         before = words[: words.index("--")] if "--" in words else []
         if (
             before and before[-1] in valued and not ctx.resilient_parsing
-        ):  # click takes -- for the value
+        ):  # click would take -- as the option's value
             raise click.UsageError(
                 f"Option '{before[-1]}' requires an argument, and -- begins the program",
                 ctx,
@@ -171,7 +171,7 @@ class Command(click.Command):
             ) from None
 
     def _parsed(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """Parse; what the command line does not say comes from the project's configuration."""
+        """Parse. Values that the command line leaves out come from the project's configuration."""
         found = configured(self, ctx, args)
         if found is None:
             return super().parse_args(ctx, args)
@@ -185,9 +185,9 @@ class Command(click.Command):
 
     def invoke(self, ctx: click.Context) -> Any:
         """Check that every output file can be written, then run the command. Print its answer, and
-        exit with its code if its check is not met (1, unless it has another one).
+        exit with the answer's code if its check failed.
 
-        A notebook takes the answer in place of that (`ctx.obj`).
+        A notebook takes the answer instead (`ctx.obj`).
         """
         check_places(ctx)
         text.is_shown = ctx.obj is None
@@ -239,7 +239,9 @@ class Command(click.Command):
 def command(
     *params: click.Parameter, **options: Any
 ) -> Callable[[Callable[..., Any]], Command]:
-    """Makes a function the `Command` with these arguments and options, in the order of `--help`."""
+    """Return a decorator that makes a function a `Command` with these parameters, in the order of
+    `--help`.
+    """
     return click.command(cls=Command, params=list(params), **options)
 
 
@@ -286,13 +288,13 @@ def _first_clause(text: str) -> str:
 
 
 class Commands(click.Group):
-    """A command of several: each is a `Command`."""
+    """A group of commands; each is a `Command`."""
 
     command_class = Command
 
 
 def write_examples(examples: list[str], formatter: click.HelpFormatter) -> None:
-    """Write command lines that can be copied whatever the width: a long one continues after a
+    """Write command lines that can be copied at any width. A long line continues after a
     backslash.
     """
     if not examples:

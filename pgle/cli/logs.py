@@ -1,4 +1,4 @@
-"""Commands on what a job left: its log, and the order of its ranks' collectives."""
+"""Commands on the output of a job: its log, and the order of collectives on its ranks."""
 
 from __future__ import annotations
 

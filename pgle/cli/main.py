@@ -142,13 +142,12 @@ _THREADS = "OPENBLAS_NUM_THREADS"
 
 @contextmanager
 def one_blas_thread() -> Iterator[None]:
-    """While a command is imported, let the OpenBLAS of numpy start no threads; a number that the
-    user set stays.
+    """While a command is imported, keep numpy's OpenBLAS from starting threads, unless the user set
+    a number.
 
-    It starts one per core, and each spins for some 25 ms in vain: half of the processor time of the
-    import on two cores, more on a login node of a hundred, and wall time wherever the cores are
-    busy. The variable is taken back at the end, so that the user's program, started later, does not
-    inherit it.
+    It starts one thread per core, and each spins for some 25 ms. On two cores that is half of the
+    import's CPU time, and more on large login nodes. On busy cores it also costs wall time. The
+    variable is restored afterwards, so that the user's program does not inherit it.
     """
     if _THREADS in os.environ:
         yield
@@ -179,7 +178,7 @@ class LazyGroup(click.Group):
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        """As click does, with a suggestion where no command has that name."""
+        """Find the command as click does; suggest a similar name if there is none."""
         if args[0] not in COMMANDS and not args[0].startswith("-"):
             ctx.fail(
                 "; ".join(
@@ -195,8 +194,8 @@ class LazyGroup(click.Group):
         return super().resolve_command(ctx, args)
 
     def invoke(self, ctx: click.Context) -> object:
-        """As click does; where the reader of our output went away (``pgle show … | head``), 0:
-        click says 1.
+        """Run as click does. If the reader of our output is gone (``pgle show … | head``), exit
+        with 0, where click exits with 1.
         """
         try:
             return super().invoke(ctx)
@@ -207,7 +206,7 @@ class LazyGroup(click.Group):
     def format_commands(
         self, ctx: click.Context, formatter: click.HelpFormatter
     ) -> None:
-        """The groups of commands, without importing them; one column of names for all."""
+        """Write the groups of commands without importing them. All names share one column."""
         width = max(map(len, COMMANDS))
         for group, commands in GROUPS.items():
             with formatter.section(group):
@@ -218,7 +217,7 @@ class LazyGroup(click.Group):
     def shell_complete(
         self, ctx: click.Context, incomplete: str
     ) -> list[CompletionItem]:
-        """The commands that begin so, with their lines."""
+        """Complete the names of commands, with their help lines."""
         from click.shell_completion import CompletionItem
 
         names = [name for name in COMMANDS if name.startswith(incomplete)]
@@ -272,37 +271,37 @@ def group() -> None:
 
 
 def main() -> NoReturn:
-    """Run the command line. Exit codes: 0 good, 1 the check failed, 2 bad usage or input, else the
-    workload's own.
+    """Run the command line. Exit codes: 0 success, 1 failed check, 2 bad usage or input, else the
+    exit code of the user's program.
     """
     for name in ("stdout", "stderr"):
-        if getattr(sys, name) is None:  # closed by the caller: `>&-`
+        if getattr(sys, name) is None:  # the caller closed it: `>&-`
             setattr(sys, name, os.fdopen(os.open(os.devnull, os.O_WRONLY), "w"))
         if isinstance(
             stream := getattr(sys, name), io.TextIOWrapper
-        ):  # for odd names and ASCII
+        ):  # for names that are not UTF-8, and for ASCII terminals
             stream.reconfigure(errors="backslashreplace")
-    for number in ENDS.values():  # what we started must end with us
+    for number in ENDS.values():  # processes that we started must end with us
         if signal.getsignal(number) is signal.SIG_DFL:
             signal.signal(number, _exit_by_signal)
     if (program := _program()) != "pgle":
         call_it(program, COMMANDS)
     gc.set_threshold(
         100_000, 50, 100
-    )  # our values have no cycles; the default walks a million of them again and again
+    )  # our values have no cycles, and the default scans a million of them repeatedly
     code = run(sys.argv[1:])
     for number in (signal.SIGINT, *ENDS.values()):
         if signal.getsignal(number) is not signal.SIG_IGN:
             signal.signal(
                 number, signal.SIG_DFL
-            )  # a traceback of the interpreter's end helps nobody
-    gc.freeze()  # all ends now: the interpreter would look through every module for cycles first
+            )  # a traceback while the interpreter ends helps nobody
+    gc.freeze()  # do not search every module for cycles before the process ends
     sys.exit(code)
 
 
 def run(arguments: list[str]) -> int:
-    """Run `pgle ARGUMENTS` and return its exit code; errors are one line on stderr, with ``--json``
-    an object too.
+    """Run `pgle ARGUMENTS` and return its exit code; an error is one line on stderr, with
+    ``--json`` also an object.
 
     `pgle` alone prints what this folder holds, and the next command.
     """
@@ -337,12 +336,12 @@ def run(arguments: list[str]) -> int:
 
 
 def printable(line: str) -> str:
-    """An error as one line, without what looks like a credential."""
+    """Return an error as one line, with credentials masked."""
     return _masked(one_line(named(line))) or ""
 
 
 def _print_error(line: str) -> None:
-    """Print an error on stderr: one line; on a terminal it wraps between words."""
+    """Print an error on stderr in one line. On a terminal it wraps between words."""
     if sys.stderr.isatty():
         from pgle.report import text
 
@@ -352,20 +351,18 @@ def _print_error(line: str) -> None:
 
 
 def _masked(text: str | None) -> str | None:
-    """A part of an error; what looks like a credential in it is masked, since logs of CI are read
-    by many.
-    """
+    """Mask credentials in a part of an error, because many people read CI logs."""
     from pgle.masking import kept_text
 
     return None if text is None else kept_text(text)
 
 
 def _program() -> str:
-    """How pgle was started, as it can be typed again: ``pgle`` where the shell finds this one by
-    that name.
+    """Return how to start pgle again: ``pgle`` if the shell finds this program under that name,
+    else its path.
     """
     started = sys.argv[0]
-    # pathlib takes longer to import than all else here
+    # importing pathlib takes longer than all other imports here
     if os.path.basename(started) == "__main__.py":  # noqa: PTH119
         words = sys.orig_argv
         if "-m" in words:
@@ -377,11 +374,11 @@ def _program() -> str:
 
 
 def error_line(error: BaseException) -> tuple[str | None, int]:
-    """What to say about an error and the exit code; None: nothing.
+    """Return the message of an error, None if nothing is printed, and the exit code.
 
     Raises:
-        BaseException: the error itself, where the interpreter is to end, or with PGLE_DEBUG a
-            defect of ours.
+        BaseException: the error itself, if the interpreter must end, or if it is a bug of pgle and
+            PGLE_DEBUG is set.
     """
     match error:
         case UserError() | WorkloadError():
@@ -407,7 +404,7 @@ def error_line(error: BaseException) -> tuple[str | None, int]:
             return "out of memory; give fewer inputs at once", 2
         case OSError() if (
             error.filename
-        ):  # a name that is too long, a folder without permission
+        ):  # a name is too long, or a folder denies access
             return f"{error.filename}: {error.strerror}; check the path", 2
         case FileNotFoundError() if not error.filename and not _has_working_directory():
             return (
@@ -426,8 +423,8 @@ def error_line(error: BaseException) -> tuple[str | None, int]:
 
 
 ENDS = {128 + number: number for number in (signal.SIGTERM, signal.SIGHUP)}
-"""Exit codes of a shell for the signals that end us: scancel, timeout, kubelet, a closed
-terminal.
+"""Exit codes, as in a shell, for signals that end pgle. Senders are scancel, timeout, kubelet and a
+closed terminal.
 """
 _NO_ARGUMENTS = getattr(click.exceptions, "NoArgsIsHelpError", ())
 
@@ -441,7 +438,7 @@ def _has_working_directory() -> bool:
 
 
 def _discard_output() -> None:
-    """Send pending output nowhere: Python complains at its end where it cannot be written."""
+    """Discard pending output. Otherwise Python complains at exit that it cannot write it."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 

@@ -1,4 +1,4 @@
-"""Options of all commands that answer, and what a command declares that has no request."""
+"""Options of all commands that answer, and declarations for commands without a request."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ FOLDER = PathType(kinds.FOLDER)
 
 
 def argument(name: str, metavar: str, type: Any = PATH, **how: Any) -> click.Argument:
-    """An argument; ``nargs=-1`` for several."""
+    """Declare an argument; ``nargs=-1`` takes several words."""
     return click.Argument([name], metavar=metavar, type=type, **how)
 
 
 def option(
     names: str, help: str, metavar: str | None = None, type: Any = None, **how: Any
 ) -> click.Option:
-    """An option by its names, with blanks between them; `--help` shows a default that is not
+    """Declare an option. `names` are separated by blanks. `--help` shows the default unless it is
     empty.
     """
     how.setdefault("show_default", bool(how.get("default")))
@@ -31,12 +31,12 @@ def option(
 
 
 def flag(names: str, help: str, **how: Any) -> click.Option:
-    """An option without a value."""
+    """Declare an option without a value."""
     return click.Option(names.split(), help=help, is_flag=True, **how)
 
 
 def _keep(ctx: click.Context, param: click.Parameter, value: Any) -> None:
-    """Keep how the answer is printed, for `Command`."""
+    """Store how to print the answer, for `Command`."""
     ctx.meta[f"pgle.{param.name}"] = value
 
 
@@ -63,11 +63,11 @@ PAGE = (
     ),
     JSON,
 )
-"""What every command has whose answer is a page."""
+"""The options of every command whose answer is a page."""
 
 
 def _show_output(_: click.Context, __: click.Parameter, asked: bool) -> None:
-    """Show what a program prints that pgle runs for its own purposes."""
+    """Show the output of programs that pgle runs for its own purposes."""
     terminal.shows_output = asked
 
 

@@ -1,4 +1,4 @@
-"""From a request to the arguments and options of its command: what click needs of each field."""
+"""Make the click arguments and options of a command from the fields of its request."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from pgle.requests.option import Declared, Request, declared
 
 
 class Between(click.FloatRange):
-    """A number in a range. Click takes ``nan`` for one in any."""
+    """A number in a range. Click alone accepts ``nan`` for any range."""
 
     def __init__(self, rule: Rule) -> None:
         most = None if rule.most == math.inf else rule.most
@@ -37,7 +37,7 @@ class Between(click.FloatRange):
 
 
 class _Bandwidth(Between):
-    """GB/s, as a number or with a unit."""
+    """A bandwidth in GB/s, as a number or with a unit."""
 
     def __init__(self, kind: kinds.Bandwidth) -> None:
         super().__init__(kind.rule)
@@ -56,7 +56,7 @@ class _Bandwidth(Between):
 
 
 class _ShareType(click.ParamType):  # type: ignore[type-arg]  # it has none in click 8.1
-    """``2%`` or ``0.02``."""
+    """A share: ``2%`` or ``0.02``."""
 
     name = "share"
 
@@ -72,7 +72,7 @@ class _ShareType(click.ParamType):  # type: ignore[type-arg]  # it has none in c
 
 
 class PathType(click.Path):
-    """A file or folder to read or to write; `check_places` looks at one with a known ending."""
+    """A file or folder to read or write. `check_places` checks it."""
 
     def __init__(self, kind: kinds.PathOf) -> None:
         super().__init__()
@@ -100,7 +100,7 @@ class PathType(click.Path):
 
 
 def check_inputs(ctx: click.Context) -> None:
-    """Refuse an input that is not there; that error comes before one about a missing option."""
+    """Refuse an absent input before click complains about a missing option."""
     for param in ctx.command.params:
         value = ctx.params.get(str(param.name))
         if not isinstance(param.type, PathType):
@@ -115,10 +115,10 @@ def check_inputs(ctx: click.Context) -> None:
 
 
 def check_places(ctx: click.Context) -> None:
-    """Refuse what cannot be read or written before the work begins."""
+    """Before the work begins, refuse paths that cannot be read or written."""
     for param in ctx.command.params:
         path = ctx.params.get(str(param.name))
-        # else words are a command
+        # otherwise the words are a command
         is_place = "|" in str(param.metavar) and not ctx.params.get("rounds")
         if param.name == "words" and is_place and (path or ())[:1] == ("-",):
             raise UserError(NO_PIPE, where="-", remedy="name one")
@@ -150,21 +150,21 @@ def REGEX(text: str) -> str:  # noqa: N802
 
 
 def targets(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:
-    """The GPUs that are known by name, for the shell."""
+    """Complete the names of known GPUs, for the shell."""
     from pgle.xla.targets import BUILT_IN
 
     return [name for name in BUILT_IN if name.startswith(incomplete)]
 
 
 class _Renamed(click.Option):
-    """An option that has had another name, which `--help` leaves out."""
+    """An option with an older name, which `--help` leaves out."""
 
     def __init__(self, *words: Any, older: str, **options: Any) -> None:
         super().__init__(*words, **options)
         self.older = older
 
     def add_to_parser(self, parser: Any, ctx: click.Context) -> None:
-        """Let the parser know the older name, too."""
+        """Let the parser accept the older name, too."""
         super().add_to_parser(parser, ctx)
         if self.older:
             parser.add_option(self, [self.older], self.name, nargs=self.nargs)
@@ -183,10 +183,10 @@ def parameters(request: type[Request]) -> Iterator[click.Parameter]:
 
 def _argument(item: Declared) -> click.Argument:
     option = item.option
-    # `help.Command` and `check_places` know the words of a command by this name
+    # `help.Command` and `check_places` find the words of a command by this name
     name = "words" if isinstance(option.kind, kinds.Words) else item.name
     how: dict[str, Any] = {}
-    if item.default not in (None, ()):  # click takes None for a value
+    if item.default not in (None, ()):  # click takes None as a value
         how["default"] = item.default
     return click.Argument(
         [name],
@@ -199,7 +199,7 @@ def _argument(item: Declared) -> click.Argument:
 
 
 def _options(item: Declared) -> Iterator[click.Option]:
-    """The click option of a field; of flags also the one that reads them from a file."""
+    """Return the click option of a field. For flags, add the option that reads them from a file."""
     option, default = item.option, item.default
     names = [*option.names.split(), item.name]
     made = partial(_Renamed, names, help=option.help, older=option.older)
@@ -228,7 +228,7 @@ def _options(item: Declared) -> Iterator[click.Option]:
 
 
 def _type(kind: kinds.Kind) -> Any:
-    """The click type of a kind; None: text."""
+    """Return the click type of a kind; None means text."""
     match kind:
         case kinds.Bandwidth():
             return _Bandwidth(kind)
@@ -253,7 +253,7 @@ def _whole(rule: Rule) -> click.IntRange:
 
 
 def _read(kind: kinds.Word) -> Callable[[str], Any]:
-    """The function of a word, by the name of what it reads."""
+    """Return the function that reads a word of this kind."""
 
     def read(text: str) -> Any:
         try:
@@ -265,7 +265,7 @@ def _read(kind: kinds.Word) -> Callable[[str], Any]:
 
 
 def _read_flags(ctx: click.Context, _: click.Parameter, path: AnyPath | None) -> None:
-    """Keep the flags of a file, one a line or as in XLA_FLAGS, for `_all_flags`."""
+    """Store the flags of a file, one a line or as in XLA_FLAGS, for `_all_flags`."""
     if path is None:
         return
     text = read_bytes(path, max_bytes=1 << 20).decode(errors="replace")

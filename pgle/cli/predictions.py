@@ -1,5 +1,5 @@
-"""Commands that predict steps: of a compiled module, compiled for other GPUs, at other sizes, under
-other flags.
+"""Commands that predict steps: of compiled modules, for other GPUs, at other sizes, under other
+flags.
 """
 
 from __future__ import annotations
@@ -67,8 +67,8 @@ def rehearse_command(
 
 
 def _unnamed(answer: Answer[Compiled]) -> Answer[Compiled]:
-    """An answer, without its folder if nobody named that and only the verdict is printed, which
-    does not name it.
+    """Drop the folder from an answer if the user did not name it and only the verdict, which does
+    not name it, is printed.
     """
     if text.quiet and not click.get_current_context().meta["pgle.as_json"]:
         forget(answer.result.request.out)

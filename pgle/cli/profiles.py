@@ -1,6 +1,6 @@
 """Commands that make cost profiles from traces, and that check, fill and carry profiles.
 
-Each imports what it runs when it runs, of which its help needs nothing.
+Each imports its code only when it runs, so that help is fast.
 """
 
 from __future__ import annotations

@@ -1,6 +1,4 @@
-"""Commands that look at what there is, without NumPy if they can: a profile or a trace, two
-profiles.
-"""
+"""Commands that show or compare profiles and traces, without NumPy if they can."""
 
 from __future__ import annotations
 

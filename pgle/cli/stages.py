@@ -1,8 +1,7 @@
 """Commands that run your program or look at a run: stages, JAX's AutoPGLE, this machine, a measured
 step, its page.
 
-Each imports what it runs when it runs: traces and schedules need NumPy, of which its help needs
-none.
+Each imports its code only when it runs: traces and schedules need NumPy, and help does not.
 """
 
 from __future__ import annotations
@@ -37,7 +36,8 @@ def _stage(
     mode: Any,
     stdout: Literal[1, 2] = 1,
 ) -> StageRequest:
-    """A stage as a command asks for it.
+    """Make a stage from a command's options. With ``--json`` the results go to stdout, and the
+    program's output to stderr.
 
     With ``--json`` stdout is for results, and the program's own goes to stderr.
     """
@@ -158,8 +158,8 @@ def _run(ctx: click.Context, request: StageRequest, asked: Stage) -> Answer[Any]
 def _leave_stdout(
     ctx: click.Context, rank: int, warnings: Iterable[str], *, good: bool
 ) -> None:
-    """Have pages go to stderr until the command ends, as stdout is the program's own; of several
-    ranks the first's.
+    """Send pages to stderr until the command ends, because stdout carries the program's output (of
+    rank 0 if there are several).
     """
     if rank:
         text.warn(f"rank {rank}: {line}" for line in warnings)

@@ -1,6 +1,6 @@
 """Commands on step times: two sides compared, and times kept over months.
 
-Each imports what it runs when it runs: NumPy, of which its help needs none.
+Each imports its code, which needs NumPy, only when it runs, so that help is fast.
 """
 
 from __future__ import annotations

@@ -45,19 +45,21 @@ from pgle.report.page.value import (
 from pgle.report.text import SCOPE_WIDTH, Document, flat
 from pgle.worth import LEAST_GAIN, is_worth
 
-PLACES = 5  # rows of each in its section
+PLACES = 5  # places of each opportunity in its section
 SpanOf = Callable[[str], "tuple[float, float] | None"]
-"""Where an instruction is in the timeline, in µs; None if it does not."""
+"""A function that returns an instruction's (start, end) in the timeline, in µs; None if it is not
+drawn.
+"""
 
 
 def nowhere(name: str) -> None:
-    """Return None: there is no timeline."""
+    """Return None, because there is no timeline."""
 
 
 def headline(account: Account) -> tuple[str, Tone]:
-    """Name the largest lever in a line; if there is none, say what bounds the step.
+    """Name the opportunity that saves most; if there is none, say what bounds the step.
 
-    What only the program's HLO can price comes first if it may be larger.
+    If the part that only the program's HLO can price may be larger, it comes first.
     """
     if account.needs_module:
         return f"Give the program's HLO: {_unread(account)}", "warn"
@@ -103,7 +105,7 @@ def saving_of(account: Account, item: Opportunity) -> Saving:
 
 
 def actions(account: Account, span_of: SpanOf = nowhere) -> tuple[Advice, ...]:
-    """The opportunities that can be had together and are worth a line, the largest first."""
+    """Return the opportunities that can be combined and are worth a line, the largest first."""
     return tuple(advice for _, advice in listed(account, span_of))
 
 
@@ -119,7 +121,7 @@ def listed(
 
 
 def firsts(account: Account) -> tuple[Advice, ...]:
-    """Return the advice that comes before all savings."""
+    """Return the advice that must be followed before any saving counts."""
     found = listed(account)
     return tuple(advice for item, advice in found if item.comes_first)
 
@@ -143,8 +145,8 @@ def _advice(account: Account, item: Opportunity, span_of: SpanOf) -> Advice:
 
 
 def follow(known: Known, commands: Mapping[Move, Next | None]) -> Next | Sentence:
-    """Return the command of the next move, or the end in words if there is no command. The largest
-    lever says with which command its edit is tried.
+    """Return the command of the next move, or a sentence if no command follows. The largest
+    opportunity names the command that tries its edit.
     """
     move = next_move(known)
     lever = known.lever
@@ -172,14 +174,16 @@ def end_words(known: Known) -> Sentence:
 
 
 def to_act(account: Account, lever: Opportunity) -> Sentence:
-    """What the user writes or sets, where, and what it saves; only a measurement proves it."""
+    """Say what the user must write or set, where, and what it saves. Only a measurement can prove
+    the saving.
+    """
     share = figures.share(account.share(lever.known_saving_us))
     saves = "" if lever.comes_first else f": saves {share}"
     if lever.kind in BY_SCHEDULE:
         words = f"{lowered(lever.title)}{saves}"
         return Sentence.todo(f"{words}; then measure again")
     said = (lever.edit or lever.title).rstrip(".")
-    # what trying it printed names its place
+    # the place comes from the trial
     line = "" if lever.tried else lever.line
     where = f", at {line}" if line and line not in said else ""
     words = f"{said}{where}{saves}"
@@ -205,9 +209,8 @@ def _command(item: Opportunity) -> str:
 
 
 def note(account: Account) -> str:
-    """Say which step the savings are counted against, and what they save together; which edits
-    were tried and do not help; and, unless a headline says it, how much of the step only HLO can
-    price.
+    """Say which step the savings refer to, their sum, and which tried edits do not help. Unless a
+    headline says it, add how much of the step only HLO can price.
     """
     said = [_base(account), _in_vain(account)]
     if not account.needs_module:
@@ -216,7 +219,7 @@ def note(account: Account) -> str:
 
 
 def _in_vain(account: Account) -> str:
-    """Say how trials of edits ended that do not help, each once; empty if there are none."""
+    """List the tried edits that do not help, with their results; empty if there are none."""
     ended = dict.fromkeys(
         item.tried
         for item in account.opportunities
@@ -239,7 +242,7 @@ def _base(account: Account) -> str:
 
 
 def timed_note(account: Account, *, is_base: bool) -> str:
-    """What the timed steps of the run directory say, and how far the account's step is from them.
+    """Compare the account's step with the timed steps of the run directory.
 
     Args:
         is_base: the account's step is the one without the profile.
@@ -251,7 +254,8 @@ def timed_note(account: Account, *, is_base: bool) -> str:
     change = figures.signed(timed.change)
     ends = figures.between(figures.signed(timed.least), figures.signed(timed.most))
     said = f"Timed steps, {timed.basis}: {steps}, {change} ({ends}), {timed.verdict}"
-    if account.base is StepBase.ALONE:  # another step than those that were timed
+    # the account is of another step than the timed ones
+    if account.base is StepBase.ALONE:
         return f"{said}."
     timed_us = timed.base_us if is_base else timed.step_us
     off = figures.signed(account.step_us / timed_us - 1)
@@ -272,7 +276,7 @@ def bound_rows(account: Account) -> Iterator[tuple[str, float, float]]:
 
 
 def without_communication(account: Account) -> str:
-    """The step with no collectives, in a line; empty if it is not worth one."""
+    """Say in a line how long the step takes without collectives; empty if that is not worth one."""
     us = account.bounds.without_communication_us
     if not is_worth(account.share(account.step_us - us)):
         return ""
@@ -289,7 +293,9 @@ def contention_note(account: Account) -> str:
 
 
 def contention_words(account: Account) -> str:
-    """What contention adds to the step, and where its factors come from; empty if nothing."""
+    """Say what contention adds to the step, and the source of its factors; empty if it adds
+    nothing.
+    """
     found = account.contention
     if found is None:
         return ""
@@ -358,9 +364,9 @@ class ListedOpportunity(Document):
     title: str
     why: str
     edit: str
-    tried: str  # what trying the edit has shown; empty: nobody tried
-    not_tried: str  # why `advise` could not try it; empty: nothing is known of that
-    # before all savings: figures of the step do not hold what it saves
+    tried: str  # the result of trying the edit; empty: not tried
+    not_tried: str  # why `advise` could not try it; empty: unknown
+    # comes before all savings: the figures of the step do not include what it saves
     comes_first: bool
     command: Next | None
     flag: str
@@ -383,7 +389,7 @@ class AccountDocument(Document):
 
 
 def document(account: Account) -> AccountDocument:
-    """The account of an answer on a step."""
+    """Make the account part of an answer about a step."""
     items = [_listed_opportunity(account, item) for item in account.opportunities]
     return AccountDocument.of_value(
         account,

@@ -56,12 +56,12 @@ from pgle.schedule.simulate import StepBreakdown
 from pgle.trace.table import Device
 from pgle.worth import is_worth
 
-LEAST_HEAVY = 0.01  # of the step; a lighter layer is not named
-HEAVY = 3  # layers that are named
-LEAST_IDLE = 0.001  # of the step; a smaller cause of idle time is not named
-# findings, however little they save
+LEAST_HEAVY = 0.01  # share of the step; lighter layers are not named
+HEAVY = 3  # how many layers are named
+LEAST_IDLE = 0.001  # share of the step; smaller causes of idle time are not named
+# findings that are shown however little they save
 ALWAYS_NAMED = ("other-work", "recompilation", "untimed-records")
-FOLDED = 10  # groups that the layers are folded into, to name the heaviest
+FOLDED = 10  # groups of layers, from which the heaviest are named
 BETWEEN = str(RowGroup.BETWEEN)
 
 
@@ -77,7 +77,7 @@ def analyze_page(
 
     Args:
         found: the step.
-        following: how the answer leads on, by `way_on`.
+        following: what to do next, from `way_on`.
         span_of: where in the timeline an instruction is.
         is_page: there is a timeline, so shares of the step need no bars.
     """
@@ -108,7 +108,7 @@ def analyze_page(
 
 
 def _of_two_steps(page: Page, changed: Differences) -> Page:
-    """The page of a step as the page of its differences from another."""
+    """Turn the page of a step into a page on its differences from another step."""
     answer, tone = verdict_of_change(changed)
     before = figures.time(changed.before.step_us)
     after = figures.time(changed.after.step_us)
@@ -206,13 +206,13 @@ def way_on(found: Analysis) -> Commands:
     if found.account.needs_module and found.with_hlo is not None:
         dump = "run the program once with --xla_dump_to=hlo in XLA_FLAGS, then "
         return (Sentence.todo(dump, found.with_hlo),)
-    others = set(Move) - ENDS - {Move.ADVISE}  # which needs the program
+    others = set(Move) - ENDS - {Move.ADVISE}  # all moves that need the program
     commands = dict.fromkeys(others, found.convert)
     return (account.follow(Known(account=found.account), commands),)
 
 
 def breakdown_table(step: MeasuredStep, *, bars: bool) -> Table:
-    """The parts of the step, and the exposed collectives by kind and reason."""
+    """The parts of the step, and its exposed collectives by kind and reason."""
     rows: list[tuple[Value, ...]] = []
     for name, us in parts_of(step.breakdown):
         if us or name == "exposed communication":
@@ -259,7 +259,7 @@ def _rows_within(name: str, step: MeasuredStep) -> Iterator[tuple[Value, ...]]:
 
 
 def notes(step: MeasuredStep, plain: Next | None = None) -> tuple[str, ...]:
-    """Return lines about waits, idle time, the heaviest layers, the use of the GPU, and what the
+    """Return lines about waits, idle time, the heaviest layers, GPU utilization, and what the
     recording lacks.
 
     Args:
@@ -270,13 +270,13 @@ def notes(step: MeasuredStep, plain: Next | None = None) -> tuple[str, ...]:
 
 
 def _waits(step: MeasuredStep) -> Iterator[str]:
-    """What the GPU waits for."""
+    """Say what the GPU waits for."""
     if step.breakdown.exposed_communication_us > LEAST * step.step_us:
         waits = ""
         if step.waiting_us > LEAST * step.step_us:
             waits = f"; {figures.time(step.waiting_us)} of it for other ranks"
         yield f"Exposed: the GPU waits and computes nothing{waits}."
-    # the last one, compiling, is a part of others
+    # the last one, compiling, is part of the others
     causes = list(step.idle_us.items())[:-1]
     named = [row for row in causes if row[1] >= LEAST_IDLE * step.step_us]
     named.sort(key=lambda row: -row[1])
@@ -286,7 +286,7 @@ def _waits(step: MeasuredStep) -> Iterator[str]:
 
 
 def _weights(step: MeasuredStep) -> Iterator[str]:
-    """The heaviest layers and source line, and the use of the GPU, if HLO says them."""
+    """Name the heaviest layers and source line, and the GPU's utilization, if HLO has them."""
     if step.layers is None or step.step_us <= 0:
         return
     heavy = _heavy_layers(step.layers, step.step_us)
@@ -323,7 +323,7 @@ def _heaviest_line(layers: Layers, step_us: float) -> str:
 
 
 def _limits(step: MeasuredStep, plain: Next | None) -> Iterator[str]:
-    """What the recording cannot say, and the command that does."""
+    """Name what the recording cannot show, and the command that shows it."""
     given = len(step.windows)
     # one simulated rank represents all
     if given < step.costs.ranks and not step.trace.simulated:
@@ -341,7 +341,7 @@ def _limits(step: MeasuredStep, plain: Next | None) -> Iterator[str]:
 def actions(
     found: Analysis, span_of: account.SpanOf = account.nowhere
 ) -> tuple[Advice, ...]:
-    """Advise how to record what is missing, then what saves most."""
+    """Advise first how to record what is missing, then what saves most."""
     untold = (
         _to_tell(finding)
         for finding in found.findings
@@ -351,12 +351,12 @@ def actions(
 
 
 def _to_tell(finding: StepFinding) -> Advice:
-    """Advise about a finding that saves nothing itself, but makes the other figures incomplete."""
+    """Advise about a finding that saves nothing itself, but makes other figures incomplete."""
     why = finding.remedy if finding.id == "other-work" else printable(finding.number)
     return Advice(finding.todo, None, why)
 
 
-# The document: the integers of a rank add up to its window exactly.
+# The document: the integer times of a rank add up exactly to its window.
 
 
 class KindOfWork(Document):
@@ -375,7 +375,7 @@ class LateDevice(Document):
 
 
 class LateDocument(Document):
-    """What ranks wait for the last one, in a step."""
+    """The time per step in which ranks wait for the last one."""
 
     us: float
     steps: int
@@ -446,7 +446,7 @@ class MemoryDocument(Document):
 
 
 class HideableCollective(Document):
-    """An exposed collective, and what of it a schedule could hide."""
+    """An exposed collective, and the part of it that a schedule could hide."""
 
     name: str
     exposed_us: float
@@ -455,22 +455,23 @@ class HideableCollective(Document):
 
 
 class ListedCostError(Document):
-    """One instruction as the profile has it and as it ran."""
+    """An instruction's time in the profile and as measured."""
 
     costs: CostError = flat()
-    error_us: float  # of a step: how much longer it took than the profile says
+    error_us: float  # of a step: measured time minus the profile's time
 
 
 class ProfileErrorsDocument(Document):
-    """A profile against what ran."""
+    """A profile compared with a measured step."""
 
     rows: tuple[ListedCostError, ...]  # the largest error first
-    covered: float  # share of the measured time whose instructions the profile has
-    off: float  # all errors without their signs, as a share of that time
+    #: share of the measured time whose instructions have a cost in the profile
+    covered: float
+    off: float  # sum of the errors' absolute values, as a share of that time
 
 
 class OverlapDocument(Document):
-    """What the scheduler could hide, and its profile against what ran."""
+    """How much the scheduler could hide, and its profile compared with the measured step."""
 
     hideable_us: float
     stuck_us: float
@@ -527,11 +528,11 @@ class StepDetails(Document):
 
 
 class AgainstDocument(Document):
-    """The other step, and how far this one is from it."""
+    """The other step, and the difference to this one."""
 
     differences: Differences = flat()
-    delta_us: float  # by how much the step got longer
-    share: float  # that of the step before
+    delta_us: float  # how much longer this step takes
+    share: float  # `delta_us` as a share of the step before
 
 
 class AnalyzeDocument(Document):
@@ -546,7 +547,7 @@ class AnalyzeDocument(Document):
 
 
 def document(found: Analysis) -> AnalyzeDocument:
-    """What the step consists of, what was found in it, and its account."""
+    """Make the JSON document of an analysis: the step, its findings, its account."""
     return AnalyzeDocument(
         facts=_step_facts(found.step),
         details=_details(found),

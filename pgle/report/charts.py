@@ -1,6 +1,6 @@
 """Charts as SVG, in the style sheet's colours: axes, and what is drawn between them.
 
-No chart needs a script. Each has words that say the same (`Chart.alt`).
+No chart needs a script. Each has a text with the same content (`Chart.alt`).
 """
 
 from __future__ import annotations
@@ -14,9 +14,7 @@ from pgle.report.page import figures
 from pgle.report.page.html import templates
 from pgle.report.page.value import Chart
 
-WIDTH = (
-    440  # of every chart, in units in which its text is 12 high: readable on a phone
-)
+WIDTH = 440  # width of every chart in units; text is 12 units high, readable on a phone
 HEIGHT = 230
 LETTER = 6.2  # width of a letter on average, in the same units
 WIDEST = 7.0  # the same in a wide font, so that texts side by side do not touch
@@ -24,7 +22,7 @@ WIDEST = 7.0  # the same in a wide font, so that texts side by side do not touch
 
 @dataclass(frozen=True, slots=True)
 class SvgElement:
-    """One element of a chart: SVG tag, class of the style sheet, attributes, text."""
+    """One element of a chart: SVG tag, class in the style sheet, attributes, text."""
 
     tag: str
     style: str
@@ -34,7 +32,7 @@ class SvgElement:
 
 @dataclass(frozen=True, slots=True)
 class Margins:
-    """Around the plot, in the chart's units."""
+    """Space around the plot, in the chart's units."""
 
     left: float = 62
     right: float = 16
@@ -54,7 +52,7 @@ class Axis:
     has_grid: bool = False  # a line at each tick
 
     def at(self, value: float) -> float:
-        """Where a value is: 0 at the low end, 1 at the high end."""
+        """Map a value to its position: 0 is the low end, 1 the high end."""
         low, high = self.low, self.high
         if self.is_log:
             value, low, high = (math.log(one) for one in (value, low, high))
@@ -69,7 +67,9 @@ def linear(
     label: str = "",
     most: int = 5,
 ) -> Axis:
-    """An axis with a grid line at round values, `most` at most; 0 is written ``0``."""
+    """A linear axis from 0 with grid lines at round values, at most `most`. Zero is written
+    ``0``.
+    """
     step = _round_step((high - low) / most)
     first = math.ceil(low / step - 1e-9)
     last = math.floor(high / step + 1e-9)
@@ -98,7 +98,7 @@ def sizes(high_bytes: float, *, most: int = 4) -> Axis:
 def _in_unit(
     unit: tuple[float, str], ends: tuple[float, float], label: str, most: int
 ) -> Axis:
-    """An axis whose ticks are round in one unit, with as many decimals as they need."""
+    """An axis whose ticks are round in one unit, with as many decimals as these need."""
     scale, name = unit
     low, high = (end / scale for end in ends)
     step = _round_step((high - low) / most)
@@ -134,7 +134,7 @@ def rows(names: Sequence[str]) -> Axis:
 
 
 def _round_step(rough: float) -> float:
-    """The next step that is 1, 2 or 5 times a power of ten."""
+    """Round up to the next step of the form 1, 2 or 5 times a power of ten."""
     unit = 10.0 ** math.floor(math.log10(rough))
     factors = (1, 2, 5, 10)
     return next(unit * one for one in factors if unit * one >= rough * (1 - 1e-9))
@@ -189,7 +189,7 @@ class Plot:
     def dot(
         self, style: str, point: tuple[float, float], radius: float = 3, about: str = ""
     ) -> None:
-        """A dot at a point; a pointer over it shows what it is."""
+        """A dot at a point. A pointer over it shows `about`."""
         x, y = self._place(*point)
         at: dict[str, float | str] = {"cx": x, "cy": y, "r": radius}
         self.elements.append(SvgElement("circle", style, at, about))
@@ -206,8 +206,8 @@ class Plot:
         """A filled box between two corners.
 
         Args:
-            strength: of its colour, 0 to 1.
-            about: what a pointer over it shows.
+            strength: opacity of the colour, 0 to 1.
+            about: text shown when a pointer is over it.
         """
         x1, y1 = self._place(*start)
         x2, y2 = self._place(*end)
@@ -222,7 +222,7 @@ class Plot:
         self.elements.append(SvgElement("rect", style, at, about))
 
     def stack(self, column: int, parts: Mapping[str, float]) -> None:
-        """A bar of parts in a column, one upon the other: their heights by colour, from below."""
+        """Stack parts in a column. `parts` maps a colour to a height, from below."""
         floor = 0.0
         for colour, height in parts.items():
             if height > 0:
@@ -240,12 +240,12 @@ class Plot:
         dx: float = 0,
         dy: float = 4,
     ) -> None:
-        """A text at a point, moved by so many units."""
+        """A text at a point, shifted by `shift` units."""
         x, y = self._place(*point)
         self._element("text", style, (x + dx, y + dy), text, anchor)
 
     def key(self, colours: Iterable[tuple[str, str]]) -> None:
-        """What the colours are, in a line below the title: style and name of each."""
+        """A legend line below the title: the style and name of each colour."""
         place = 8.0
         for style, name in colours:
             line = self.margins.top - 8
@@ -254,7 +254,7 @@ class Plot:
             place += 30 + WIDEST * len(name)
 
     def distance(self, one: tuple[float, float], other: tuple[float, float]) -> float:
-        """Between two points, in the chart's units."""
+        """The distance between two points, in the chart's units."""
         return math.dist(self._place(*one), self._place(*other))
 
     def caption(self, line: int, text: str) -> None:
@@ -286,7 +286,7 @@ class Plot:
 
 
 def drawn(plots: Sequence[Plot], alt: str) -> Chart:
-    """Plots one above the other as one chart.
+    """Combine plots, one above the other, in one chart.
 
     Args:
         alt: what they show, in words.

@@ -2,7 +2,7 @@
 
 The format: "Trace Event Format", Google,
 https://docs.google.com/document/d/1CvAClvFfyA5R-PhYUmn5OOQtYMH4h6I0nSsKchNAySU. A device or a
-schedule is a process, and a stream is a thread. What saves time has a process of its own.
+schedule is a process, and a stream is a thread. All opportunities share one more process.
 """
 
 from __future__ import annotations
@@ -30,13 +30,13 @@ CATEGORIES = {
     Style.COPY: "copy",
     Style.OTHER: "other",
 }
-OPPORTUNITIES = "what would shorten the step"  # name of their process
+OPPORTUNITIES = "what would shorten the step"  # name of the process of opportunities
 
 Event: TypeAlias = "dict[str, Any]"
 
 
 def _arguments(label: BarLabel) -> Event:
-    """What is known of an instruction, by name; nothing that is empty."""
+    """Return the known facts of an instruction by name, without empty ones."""
     found = {
         "kind": label.kind,
         "op_name": label.op_name,
@@ -64,7 +64,7 @@ class Track:
         times: tuple[int, int],
         arguments: Event | None = None,
     ) -> Event:
-        """A complete event; its start and end in nanoseconds."""
+        """Make a complete event. Times are (start, end) in nanoseconds."""
         start, end = times
         found: Event = {
             "ph": "X",
@@ -80,7 +80,7 @@ class Track:
         return found
 
     def named(self, name: str, place: int) -> Iterator[Event]:
-        """What it is called, and its place among the threads of the process."""
+        """Name the thread, and set its place in the process."""
         named = {"name": name}
         yield _metadata("thread_name", self.process, named, self.thread)
         placed = {"sort_index": place}
@@ -115,7 +115,7 @@ def chrome_trace(page: Page) -> str:
 
 
 def packed_chrome_trace(page: Page) -> bytes:
-    """The same, compressed by gzip; the file has no date."""
+    """Return the trace compressed by gzip, without a date in the file."""
     return gzip.compress(chrome_trace(page).encode(), mtime=0)
 
 
@@ -123,8 +123,8 @@ def _events(page: Page, drawn: TimelineData) -> Iterator[Event]:
     """The events of all panels, then the opportunities."""
     scene = read_scene(drawn.data)
     names = tuple(_name(scene, record) for record in scene.names)
-    # processes and threads have one series of numbers: a thread with the number of its process
-    # would count as its main thread, and Perfetto knows threads by their number alone
+    # Processes and threads share one series of numbers. A thread whose number equals its process's
+    # would count as the main thread. Perfetto identifies threads by number alone.
     numbers = count(1)
     for place, panel in enumerate(scene.panels, start=1):
         yield from _panel_events(panel, names, place, numbers)
@@ -140,7 +140,7 @@ def _name(scene: Scene, record: Sequence[int]) -> BarLabel:
 def _panel_events(
     panel: ScenePanel, names: Sequence[BarLabel], place: int, numbers: Iterator[int]
 ) -> Iterator[Event]:
-    """A process: its steps and loops, the parts of its time, its streams."""
+    """Make the process of a panel: steps and loops, parts of the time, streams."""
     process = next(numbers)
     about = " · ".join(filter(None, (panel.note, panel.facts)))
     yield from _process(process, panel.label, about, place)
@@ -163,7 +163,9 @@ def _panel_events(
 
 
 def _parts(panel: ScenePanel, names: Sequence[BarLabel]) -> dict[str, Intervals]:
-    """When each part of the step is: they do not overlap, and fill the panel. Nanoseconds."""
+    """Return the time intervals of each part of the step, in nanoseconds. They do not overlap, and
+    fill the panel.
+    """
     compute = _busy(panel, names, Style.COMPUTE, Style.MATMUL)
     communication = _busy(panel, names, Style.COMMUNICATION)
     copies = _busy(panel, names, Style.COPY)
@@ -180,7 +182,7 @@ def _parts(panel: ScenePanel, names: Sequence[BarLabel]) -> dict[str, Intervals]
 
 
 def _busy(panel: ScenePanel, names: Sequence[BarLabel], *styles: Style) -> Intervals:
-    """When bars of some styles run."""
+    """Return the intervals in which bars of some styles run."""
     starts: list[int] = []
     ends: list[int] = []
     for lane in panel.lanes:
@@ -204,7 +206,7 @@ def _lane_events(
     names: Sequence[BarLabel],
     compute: Intervals,
 ) -> Iterator[Event]:
-    """A slice for each bar; of communication and copies with the time that nothing hides."""
+    """Make a slice for each bar. Slices of communication and copies carry their exposed time."""
     starts = np.array(lane.starts, np.float64)
     ends = starts + np.array(lane.duration, np.float64)
     hidden = covered(compute, starts, ends)
@@ -227,7 +229,7 @@ def _opportunities(
     names: Sequence[BarLabel],
     numbers: Iterator[int],
 ) -> Iterator[Event]:
-    """A process with a track for each opportunity, drawn where its instruction is, or over the
+    """Make a process with a track for each opportunity. It is drawn at its instruction, or over the
     first step.
     """
     if not actions or not scene.panels:
@@ -244,7 +246,9 @@ def _opportunities(
 
 
 def _place_of(item: Advice, scene: Scene, names: Sequence[BarLabel]) -> tuple[int, int]:
-    """Where an opportunity is drawn, in nanoseconds: its longest bar, else the first step."""
+    """Return where to draw an opportunity, in nanoseconds: at its longest bar, else over the first
+    step.
+    """
     if item.span_us is not None:
         start_us, end_us = item.span_us
         return round(start_us * 1e3), round(end_us * 1e3)
@@ -268,7 +272,7 @@ def _place_of(item: Advice, scene: Scene, names: Sequence[BarLabel]) -> tuple[in
 
 
 def _saving(item: Advice) -> Event:
-    """What an opportunity saves, why, and what to type."""
+    """Return the saving of an opportunity, its reason, and the command to type."""
     found: Event = {}
     if item.saves is not None:
         found["saves"] = str(item.saves)

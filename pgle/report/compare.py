@@ -40,7 +40,7 @@ from pgle.steps.series import LeftOut, Malformed, Side, StepTimes
 from pgle.steps.verdict import Verdict
 
 FINE = 0.01  # an interval narrower than this share of the step gets a second decimal
-MOST_RANGES = 4  # ranges of step numbers that a line names
+MOST_RANGES = 4  # ranges of step numbers that a line lists
 TONES: dict[Verdict, Tone] = {Verdict.FASTER: "good", Verdict.SLOWER: "bad"}
 MARKS: dict[Outcome, tuple[str, Tone]] = {
     Outcome.OK: ("ok", "good"),
@@ -53,11 +53,12 @@ MARKS: dict[Outcome, tuple[str, Tone]] = {
 def comparison_page(
     found: Comparison, checks: Sequence[LimitCheck], following: Commands = ()
 ) -> Page:
-    """Verdict, both sides, limits; what was left out, statistics and footnotes in sections.
+    """Show the verdict, both sides and the limits. Sections hold left-out steps, statistics and
+    footnotes.
 
     Args:
         found: the comparison.
-        checks: the limits; of one that was not asked for nothing is shown.
+        checks: the limits that the user set, with their outcomes.
         following: commands to type next.
     """
     base = printable(found.base.label)
@@ -91,12 +92,12 @@ def _statistics_section(found: Comparison) -> Section:
 
 
 def _is_on_launches(line: str) -> bool:
-    """Whether a warning is about single launches: a note of the first screen says it already."""
+    """Whether a warning is about single launches. A note on the first screen already says that."""
     return line.startswith("one launch per side")
 
 
 def _counts(found: Comparison) -> Iterator[str]:
-    """Runs of both sides if a side has several, and steps."""
+    """Count the steps, and the runs if a side has several."""
     base = len(found.base.runs)
     new = len(found.new.runs)
     if max(base, new) > 1:
@@ -111,8 +112,8 @@ def _tone(found: Comparison, checks: Iterable[LimitCheck]) -> Tone:
 
 
 def headline(found: Comparison) -> str:
-    """Return the verdict in one line: ``2.8 % faster (0.1 … 5.4 %, 95 % CI)``; of simulated steps
-    the range is that of the estimate. If the sides ran different things, it says which.
+    """Return the verdict in one line: ``2.8 % faster (0.1 … 5.4 %, 95 % CI)``; for simulated steps
+    the range is the estimate's error. If the sides ran different things, it names the differences.
     """
     return printable("; ".join((_change(found), *found.unlike)))
 
@@ -141,7 +142,7 @@ def _change(found: Comparison) -> str:
 
 
 def _digits(found: Comparison) -> int:
-    """Return how many decimals the interval can tell."""
+    """Return how many decimals the interval justifies."""
     return 2 if found.ci[1] - found.ci[0] < FINE else 1
 
 
@@ -185,7 +186,7 @@ def check_lines(checks: Iterable[LimitCheck]) -> Iterator[Cell]:
 
 
 def _advice(check: LimitCheck) -> str:
-    """Return what follows the finding of a check, full stop included; empty if a command explains
+    """Return the advice after a check's finding, with a full stop; empty if a command explains
     it.
     """
     if check.command:
@@ -195,7 +196,7 @@ def _advice(check: LimitCheck) -> str:
 
 
 def _assumed(found: Comparison) -> Iterator[Cell]:
-    """Yield how much launches are assumed to differ, if pgle assumed it."""
+    """Yield the spread between launches that pgle assumed, if it did."""
     spread = found.estimate.spread
     if spread is UNKNOWN_PLACE or spread is SAME_PLACE:
         half = figures.share(spread.half_width(found.assumptions.confidence), 2)
@@ -204,7 +205,7 @@ def _assumed(found: Comparison) -> Iterator[Cell]:
 
 
 def _method(found: Comparison) -> Iterator[str]:
-    """Yield how the figures were made, and which change they can detect."""
+    """Yield how the figures were computed, and the smallest change they can detect."""
     design, p = found.estimate.design, found.estimate.p
     base, new = found.estimate.n
     yield f"unit: {design.unit} ({base:,} of base, {new:,} of new); {design.text}"
@@ -221,7 +222,7 @@ def _method(found: Comparison) -> Iterator[str]:
 
 
 def _place(found: Comparison) -> Iterator[str]:
-    """GPUs and versions that all runs have in common, the date of the newest, and whether a GPU was
+    """Describe the GPUs and versions that all runs share, the newest date, and whether a GPU was
     measured.
     """
     known = [run.series.about for run in _runs(found)]
@@ -239,7 +240,7 @@ def _runs(found: Comparison) -> tuple[StepTimes, ...]:
 
 
 def _about(found: Comparison) -> Iterator[tuple[str, ...]]:
-    """Yield rows (name, of base, of new) about where the runs come from."""
+    """Yield rows (name, base, new) about the origin of the runs."""
     sides = (found.base, found.new)
     yield "runs", *(str(len(side.runs)) for side in sides)
     yield "steady steps", *(figures.count(side.steps) for side in sides)
@@ -294,7 +295,7 @@ class PairOfUnits(Document):
 
 
 class ModelReach(Document):
-    """How much lower and higher the difference may be by the model of simulated runs."""
+    """By how much the model of simulated runs may be wrong, lower and higher."""
 
     below: float
     above: float
@@ -305,13 +306,13 @@ class StatisticsDocument(Document):
 
     verdict: Verdict
     ratio: float
-    # ends of the interval of the ratio; `interval_kind` says of what kind it is
+    # ends of the interval of the ratio; `interval_kind` names its kind
     ci: tuple[float, float]
     interval_kind: IntervalKind
     p: float | None
     n: PairOfUnits
     minimum_detectable: float
-    confidence: float | None  # null: the interval is no confidence interval
+    confidence: float | None  # null: it is not a confidence interval
     design: str
     method: str
     test: str
@@ -322,7 +323,7 @@ class StatisticsDocument(Document):
 
 
 class ComparedRun(Document):
-    """Where the steps of a run come from, and how many count."""
+    """Where a run's steps come from, and how many count."""
 
     source: str
     format: str
@@ -354,7 +355,7 @@ class LossGuard(Document):
 
 
 class CheckedLimit(Document):
-    """One limit and how it went."""
+    """A limit and its outcome."""
 
     name: str
     outcome: Outcome
@@ -369,14 +370,14 @@ class CompareDocument(Document):
     base: SideDocument
     new: SideDocument
     guards: tuple[LossGuard, ...]  # the loss, if both sides have one
-    ok: bool | None  # None: nothing can be said
+    ok: bool | None  # None: undecided
     outcome: Outcome
     checks: tuple[CheckedLimit, ...]
     footnotes: tuple[str, ...]
 
 
 def document(found: Comparison, checks: Sequence[LimitCheck]) -> CompareDocument:
-    """The comparison, and how its limits went."""
+    """The comparison, and the outcome of its limits."""
     outcome = overall(checks)
     is_ok = None if outcome is Outcome.CANNOT_TELL else outcome is Outcome.OK
     return CompareDocument(
@@ -425,7 +426,7 @@ ICONS = {
 
 
 def summary(found: Comparison, checks: Sequence[LimitCheck]) -> str:
-    """The page as the summary of a job of GitHub Actions."""
+    """The page as the job summary of GitHub Actions."""
     page = comparison_page(found, checks)
     verdict = f"{ICONS[found.verdict]} pgle compare: {page.verdict}"
     return markdown(replace(page, verdict=verdict))
@@ -433,7 +434,7 @@ def summary(found: Comparison, checks: Sequence[LimitCheck]) -> str:
 
 def outputs(found: Comparison, checks: Sequence[LimitCheck]) -> dict[str, str]:
     """The outputs of the step: verdict, ok, ratio, change, ci-low, ci-high, p, minimum-detectable,
-    message.
+    message. ``ok`` is true, false or cannot-tell.
 
     ``ok`` is true, false or cannot-tell.
     """
@@ -468,7 +469,7 @@ def append(
     checks: Sequence[LimitCheck],
     environ: Mapping[str, str] = os.environ,
 ) -> None:
-    """Append the summary to the file in $GITHUB_STEP_SUMMARY and the outputs to that in
+    """Append the summary to the file $GITHUB_STEP_SUMMARY, and the outputs to the file
     $GITHUB_OUTPUT.
     """
     lines = [f"{name}={value}\n" for name, value in outputs(found, checks).items()]

@@ -25,7 +25,7 @@ from pgle.report.text import Document
 from pgle.xla.log.verdict import LogVerdict, ModuleVerdict, ProfileUse
 
 MAX_NAMES = 4
-PROOF = 96  # characters of the line that proves it; `--section modules` has all
+PROOF = 96  # characters of the log line that proves it; `--section modules` shows all
 
 _DONE = re.compile(r"-done(\.\d+)*$")
 _USE_WORDS = {
@@ -80,7 +80,7 @@ def _others_line(verdict: LogVerdict) -> str:
 
 
 def _log_lines(verdict: LogVerdict) -> Iterator[str]:
-    """What was left out of the verdict, and for how many modules each profile was read."""
+    """Say what the verdict ignores, and for how many modules XLA read each profile."""
     if verdict.sub_modules:
         modules = many(verdict.sub_modules, "module")
         yield f"{modules} of the kernel autotuner and of fusions are left out."
@@ -110,7 +110,7 @@ def main_lines(main: ModuleVerdict) -> Iterator[str]:
 
 
 def _counted_by_xla(main: ModuleVerdict) -> Iterator[str]:
-    """Say why the counts of XLA's log are others than those of `use_line`, if they are."""
+    """If XLA's log has other counts than `use_line`, say why."""
     if main.found is None or main.covered is None or main.found == main.covered:
         return
     yield (

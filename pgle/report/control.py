@@ -1,4 +1,4 @@
-"""What the second compilation of a rehearsal says, with other kernels for matrix products."""
+"""The second compilation of a rehearsal, which uses other kernels for matrix products."""
 
 from __future__ import annotations
 
@@ -12,13 +12,15 @@ from pgle.schedule.control import Controlled
 from pgle.schedule.predict import Gain
 
 STAGE = "scheduled, kernels not compiled"
-"""How far a compilation without a device goes."""
+"""How far XLA compiles without a device."""
 SMALLER = "the smaller change counts"
-"""What the column of a second compilation is for."""
+"""The meaning of a second compilation's column."""
 
 
 def depends_words(result: Rehearsal) -> str:
-    """The verdict if the kernels of matrix products decide a change; empty if they do not."""
+    """Return a verdict for the case that the choice of matrix kernels decides the sign of a change;
+    else empty.
+    """
     for what, found in (("LHS", result.lhs_gained), ("The profile", result.gained)):
         if words := changes_words(what, found):
             return words
@@ -26,7 +28,7 @@ def depends_words(result: Rehearsal) -> str:
 
 
 def changes_words(what: str, found: Controlled | None) -> str:
-    """The change by both compilations if the kernels decide its sign; empty if they do not."""
+    """Return the change by both compilations if the kernels decide its sign; else empty."""
     if found is None or found.other is None or not found.depends:
         return ""
     sides = f"the step gets {longer(found.first.share)} or {longer(found.other.share)}"
@@ -34,13 +36,13 @@ def changes_words(what: str, found: Controlled | None) -> str:
 
 
 def longer(share: float) -> str:
-    """``1.4 % shorter``, of a gain as a share of the step."""
+    """``1.4 % shorter``: a gain, given as a share of the step."""
     size = figures.share(abs(share))
     return f"{size} shorter" if share > 0 else f"{size} longer"
 
 
 def note(result: Rehearsal) -> str:
-    """How far the compilation went, and what the column of the second one is."""
+    """Say how far the compilation went, and explain the column of the second one."""
     found = result.control
     if found is None or found.failure:
         return STAGE
@@ -51,8 +53,8 @@ def note(result: Rehearsal) -> str:
 
 
 def changes(result: Rehearsal) -> tuple[float | None, ...]:
-    """Change of the step by the second compilation, for XLA's own schedule if there is one, LHS
-    without and LHS with the profile.
+    """Return the change of the step in the second compilation, for each schedule: XLA's own if
+    there is one, LHS without the profile, LHS with it.
 
     Returns:
         shares of the first schedule's step; None for the first one, and if there is no second
@@ -101,13 +103,13 @@ def section(result: Rehearsal) -> tuple[Prose | Table, ...]:
 
 
 def _row(name: str, schedules: Schedules, gain: Gain) -> tuple[Value, ...]:
-    """The step of one compilation without and with the profile."""
+    """The step of one compilation, without and with the profile."""
     before_us = schedules.baseline.step_us
     return name, before_us, schedules.profiled.step_us, -gain.share
 
 
 class RehearsalControl(Document):
-    """What the profile gains by both compilations."""
+    """The profile's gain by both compilations."""
 
     flag: str
     same_program: bool
@@ -119,7 +121,7 @@ class RehearsalControl(Document):
 
 
 def document(result: Rehearsal) -> RehearsalControl | None:
-    """Both compilations; None if no kernel of a product can change the verdict."""
+    """Both compilations; None if no choice of matrix kernels can change the verdict."""
     found = result.control
     if found is None:
         return None

@@ -27,13 +27,13 @@ if TYPE_CHECKING:
     from pgle.run.written import Written
     from pgle.trace.table import Unresolved
 
-MOST_MODULES = 6  # on the first screen
-# a loop's cost sums its instructions, which are listed too
+MOST_MODULES = 6  # modules on the first screen
+# a loop's cost is the sum of its instructions, which are listed too
 _NOT_COMPUTE = (CostKind.COLLECTIVE, CostKind.LOOP)
 
 
 def convert_page(result: Conversion, following: Commands = ()) -> Page:
-    """Say what was written and how much was left out; a section has every module."""
+    """Show what was written and how much was left out. A section has every module."""
     programs = result.measured.costs
     first = programs[0]
     modules = _programs_table(programs)
@@ -71,7 +71,7 @@ def _written_to(result: Conversion) -> str:
 
 
 def _identity(found: ProgramCosts) -> tuple[str, ...]:
-    """Module, devices, and the executions that count."""
+    """Module, devices, and the executions that were used."""
     window = found.window
     used = f"{window.steps_used} of {many(window.steps_seen, 'execution')}"
     if not math.isnan(window.span_us):
@@ -81,7 +81,7 @@ def _identity(found: ProgramCosts) -> tuple[str, ...]:
 
 @dataclass(frozen=True, slots=True)
 class CostSum:
-    """How many costs there are, and their sum; a loop counts as its instructions."""
+    """The number of costs, and their sum. A loop counts as its instructions."""
 
     count: int
     us: float
@@ -188,7 +188,7 @@ def _left_out(result: Conversion) -> str:
 
 
 def _dropped_executions(result: Conversion) -> Counter[str]:
-    """Count the executions whose costs do not count, by reason."""
+    """Count the executions that were dropped, by reason."""
     counts: Counter[str] = Counter()
     for program in result.measured.costs:
         for why in program.window.dropped.values():
@@ -197,7 +197,7 @@ def _dropped_executions(result: Conversion) -> Counter[str]:
 
 
 def _left_names(result: Conversion) -> int:
-    """Count the names of the trace that are no cost."""
+    """Count the names in the trace that got no cost."""
     count = 0
     for program in result.measured.costs:
         count += sum(map(len, program.left_out.values()))
@@ -205,7 +205,7 @@ def _left_names(result: Conversion) -> int:
 
 
 class SkewedCost(Document):
-    """A cost, and what it is on the slowest rank."""
+    """A cost, and its value on the slowest rank."""
 
     name: str
     cost_us: float
@@ -297,14 +297,14 @@ _BY = {
     "shape": "shapes and place",
     "scaled": "another size or kernel: scaled (estimated)",
 }
-"""By `By`, whose file imports the estimates, which `convert` does without."""
-# share of the time from which on a carried profile is as good as `pgle verify` asks for
+"""The words for each `By`. Its file imports the estimates, which `convert` does not need."""
+# at this share of the time a carried profile passes the default bounds of `pgle verify`
 MOSTLY = 0.95
 _SUMS = (Column("costs", Unit.COUNT), Column("sum", Unit.TIME))
 
 
 def _sums(label: tuple[str, ...], costs: Iterable[Cost]) -> Iterator[tuple[Value, ...]]:
-    """A row of a table with `_SUMS`, unless there are no costs."""
+    """A table row with `_SUMS`; none without costs."""
     found = _sum_of(costs)
     if found.count:
         yield (*label, found.count, found.us)
@@ -313,7 +313,7 @@ def _sums(label: tuple[str, ...], costs: Iterable[Cost]) -> Iterator[tuple[Value
 def complete_page(
     completions: Sequence[Completion], written: Written, following: Commands = ()
 ) -> Page:
-    """Say for each module how many costs were missing, and how each gap was filled."""
+    """Show for each module how many costs were missing, and how each gap was filled."""
     filled = _all_filled(completions)
     identity = (
         f"{printable(item.module)}: {item.measured:,} of {item.wanted:,} had costs"
@@ -422,7 +422,7 @@ def _completed_module(item: Completion) -> CompletedModule:
 
 
 def carry_page(carried: Carried, written: Written, following: Commands = ()) -> Page:
-    """Say how much of the profile's time was carried over, and how each cost was matched."""
+    """Show the share of the profile's time that was carried over, and how each cost was matched."""
     count = len(carried.matches)
     of = count + len(carried.left)
     identity = f"{many(count, 'cost')} of {of:,} instructions"
@@ -450,7 +450,7 @@ def carry_page(carried: Carried, written: Written, following: Commands = ()) -> 
 
 
 def _matches_table(carried: Carried) -> Table:
-    """How many costs were matched by what, and their sums."""
+    """A row for each way of matching: how many costs, and their sum."""
     rows: list[tuple[Value, ...]] = []
     for by, how in _BY.items():
         costs = (match.cost for match in carried.matches if match.by == by)

@@ -1,4 +1,4 @@
-"""Settings of XLA, NCCL, CUDA and JAX as pages: lists, explanations, lint, presets; and the table
+"""Settings of XLA, NCCL, CUDA and JAX as pages: lists, explanations, lint, presets. Also the table
 that a flag takes.
 """
 
@@ -39,11 +39,11 @@ if TYPE_CHECKING:
     from pgle.xla.flags.text import FlagFinding
 
 LEVELS: dict[str, Tone] = {"error": "bad", "warning": "warn", "note": "soft"}
-RECORD = "record"  # the section of `setting_page` that the first screen has too
+RECORD = "record"  # the section of `setting_page` that the first screen repeats
 HEADING = "Step time as others measured it (− is shorter; notes: --section reports)"
 LISTED = 30  # settings on the first screen
 REPORTS = 3  # published measurements on the first screen
-# shell text that puts the flags already set behind ours, where they win
+# shell text that puts the flags already set after ours, so that they win
 USERS_OWN = '"${XLA_FLAGS:+ $XLA_FLAGS}"'
 _THREAD = re.compile(r"https://github\.com/([\w.-]+/[\w.-]+)/(?:issues|pull)/(\d+)")
 
@@ -129,7 +129,9 @@ def list_page(settings: Sequence[KnownSetting], jaxlib: str, pattern: str) -> Pa
 
 
 def _listed(item: KnownSetting, jaxlib: str) -> tuple[Value, ...]:
-    """The name of a setting and its meaning, with who reads it or why it is gone."""
+    """The name of a setting and its meaning, with the program that reads it, or why it was
+    removed.
+    """
     if not item.is_flag:
         return item.name, f"{item.meaning} Read by {item.reader}."
     if known_in(item.name, jaxlib):
@@ -139,7 +141,7 @@ def _listed(item: KnownSetting, jaxlib: str) -> tuple[Value, ...]:
 
 
 def setting_page(setting: KnownSetting) -> Page:
-    """Everything about one setting: facts in the table, published measurements in the section
+    """Show everything about one setting: facts in the table, published measurements in the section
     `RECORD`.
     """
     effects = effects_of(setting.name)
@@ -251,7 +253,7 @@ def lint_page(result: Lint, following: Commands = ()) -> Page:
 
 
 def scripts_page(result: ScriptsLint) -> Page:
-    """The problems of the flags in scripts, with their places."""
+    """The problems of flags in scripts, with their places."""
     findings = [item.finding for item in result.findings]
     rows = [(item.place, *_found(item.finding)) for item in result.findings]
     given = f"{many(result.flags, 'flag')} in {many(result.files, 'script')}"
@@ -283,7 +285,7 @@ def _tone(findings: Iterable[FlagFinding]) -> Tone:
 
 
 def _explanation(findings: Iterable[FlagFinding]) -> Next:
-    """The command that explains the first flag with a finding, or lists all flags."""
+    """The command that explains the first flag with a problem, or lists all flags."""
     for finding in findings:
         if finding.flag in catalogue():
             return Next.of("flags", "explain", finding.flag)
@@ -314,7 +316,7 @@ def preset_reasons(preset: Preset) -> Iterator[str]:
 
 
 def presets_page(rows: Sequence[tuple[str, str]]) -> Page:
-    """The names of presets and what they are for."""
+    """The names of presets and their purposes."""
     return Page(
         title="pgle flags preset",
         identity=(many(len(rows), "preset"),),

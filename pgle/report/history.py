@@ -23,7 +23,7 @@ def history_page(
     warnings: Sequence[str] = (),
     following: Commands = (),
 ) -> Page:
-    """A page on an entry that was added, and on its trend: the newest entries first."""
+    """A page on a new entry and its trend, the newest entries first."""
     time = f"{figures.time(added.median_s * 1e6)} ± {figures.share(added.spread)}"
     steps = many(added.steps, "steady step")
     return Page(
@@ -39,7 +39,7 @@ def history_page(
 
 
 def _entries(trend: Trend) -> Table:
-    """The newest first."""
+    """A table of the entries, the newest first."""
     rows = (
         (
             entry.time[:16],
@@ -75,7 +75,7 @@ def _named(trend: Trend) -> str:
 
 
 def _noise(trend: Trend) -> str:
-    """Say how much launches differ, and how many entries show it."""
+    """Say how much launches differ, and from how many entries that is known."""
     if trend.noise is None:
         return "One entry at this level. Add more runs to measure how much launches differ."
     is_all = len(trend.present) == len(trend.entries)
@@ -87,7 +87,9 @@ def _noise(trend: Trend) -> str:
 
 
 class TrendDocument(Document):
-    """The entries of one name and hardware, with their present level in seconds and noise."""
+    """The entries of one name and hardware, with the trend's present level in seconds and its
+    noise.
+    """
 
     name: str
     hardware: str
@@ -107,5 +109,5 @@ class HistoryDocument(Document):
 def history_document(
     path: object, trend: Trend, warnings: Iterable[str]
 ) -> HistoryDocument:
-    """The trend that an entry was added to, and the file that keeps it."""
+    """The trend of the new entry, and the history file."""
     return HistoryDocument(str(path), TrendDocument.of_value(trend), tuple(warnings))

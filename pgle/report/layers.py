@@ -23,9 +23,9 @@ from pgle.xla.vendors import maker_of
 if TYPE_CHECKING:
     from pgle.analyze.analysis import MeasuredStep
 
-ROWS = 200  # of a table; `pgle analyze --json` has all
+ROWS = 200  # rows of a table; `pgle analyze --json` has all
 SCOPES = 16  # rows of the table of layers
-LEAST = 0.0005  # of the step; smaller shares have no figure
+LEAST = 0.0005  # share of the step; smaller shares are left blank
 
 _PHASES = (
     TrainingPhase.FORWARD,
@@ -56,7 +56,7 @@ _LINE = (
 
 
 def layer_parts(layers: Layers, step: MeasuredStep) -> Iterator[Part]:
-    """By layer and source line, and how much of the GPU's peak is used."""
+    """Time by layer and source line, and the share of the GPU's peak that each reaches."""
     for line in products_lines(step):
         yield Prose(line)
     groups = folded(layers.scopes, SCOPES)
@@ -83,12 +83,12 @@ def _scope_row(name: str, group: Sequence[Layer], step_us: float) -> tuple[Value
 
 
 def _share_of(us: float, step_us: float) -> float | None:
-    """A part of the step as a share; None if it is too small for a cell."""
+    """A time as a share of the step; None if it is too small to show."""
     return us / step_us if us >= LEAST * step_us else None
 
 
 def _of_roof(group: Sequence[Layer]) -> float | None:
-    """What the same work takes at the GPU's peaks, as a share of its time."""
+    """The time of the same work at the GPU's peaks, as a share of the measured time."""
     known = [
         (layer.roofline_us, layer.us)
         for layer in group
@@ -99,7 +99,7 @@ def _of_roof(group: Sequence[Layer]) -> float | None:
 
 
 def short_scope(name: str) -> str:
-    """The last scopes, as many as fit; other names as they are."""
+    """Return the last scopes, as many as fit. Other names stay unchanged."""
     if "/" not in name:
         return name
     scopes = name.split("/")
@@ -140,7 +140,7 @@ def _speed(item: Products) -> str:
 
 
 def _type_source(item: Products) -> str:
-    """What names the type of the products: kernels, the HLO, or both."""
+    """Say where the type of the products comes from: kernels, the HLO, or both."""
     named = item.named_us / item.us if item.us else 0.0
     if not named:
         return "HLO"

@@ -37,25 +37,26 @@ from pgle.xla.vendors import NVIDIA, maker_of
 
 @dataclass(frozen=True)
 class Drawing:
-    """What the panels of a measured step share."""
+    """What all panels of a measured step share."""
 
     step: MeasuredStep
-    names: tuple[BarLabel, ...]  # of instructions, then of every `OtherKind`
+    names: tuple[BarLabel, ...]  # names of instructions, then of every `OtherKind`
     # int32[instructions, streams], index into `names`
     numbers: npt.NDArray[np.int32]
-    late_us: Mapping[int, float]  # by device, as of `_late_us`
-    share: float  # of the steady steps of a device that are drawn
-    note: str  # what the times are
+    late_us: Mapping[int, float]  # by device, from `_late_us`
+    share: float  # share of each device's steady steps that is drawn
+    note: str  # the origin of the times
 
     def steps(self, window: DeviceWindow) -> int:
-        """How many steps of a device are drawn."""
+        """Return how many steps of a device are drawn."""
         return max(int(len(window.spans) * self.share), 1)
 
 
 def measured_panels(
     step: MeasuredStep, label: str = ""
 ) -> tuple[tuple[Panel, ...], tuple[str, ...]]:
-    """The devices that ran a step, in order, and the rows that are not drawn, a line each.
+    """Return a panel for each device that ran the step, in order, and a line about each device that
+    is not drawn.
 
     Devices of one process share a clock if the trace shows that they do. Otherwise each begins
     at 0.
@@ -94,10 +95,10 @@ def _drawing(step: MeasuredStep) -> Drawing:
 
 
 def _late_us(step: MeasuredStep) -> dict[int, float]:
-    """By how much each device begins after the first one of its process.
+    """Return by how many µs each device begins after the first one of its process.
 
-    Collectives hold the devices of a job within a step of each other: if they are further apart,
-    the clocks are.
+    Collectives keep devices within one step of each other, so larger differences come from their
+    clocks.
     """
     begins: dict[str, dict[int, int]] = {}
     for window in step.windows:
@@ -113,7 +114,7 @@ def _late_us(step: MeasuredStep) -> dict[int, float]:
 
 
 def _contents(hardware: Hardware | None) -> dict[Stream, str]:
-    """What streams hold, in the words of the GPU's vendor."""
+    """Say what streams contain, in the words of the GPU's vendor."""
     vendor = NVIDIA if hardware is None else maker_of(hardware)
     return {
         Stream.COMPUTE: "compute",
@@ -123,7 +124,7 @@ def _contents(hardware: Hardware | None) -> dict[Stream, str]:
 
 
 def _panel(drawing: Drawing, window: DeviceWindow) -> Panel:
-    """The steps of one device that are drawn."""
+    """Draw the steps of one device."""
     steps = drawing.steps(window)
     end_ns = window.length
     if steps < len(window.spans):
@@ -152,7 +153,7 @@ def _step_spans(window: DeviceWindow, steps: int, shift_us: float) -> Iterator[S
 
 
 def _stream_lanes(drawing: Drawing, window: DeviceWindow, end_ns: float) -> list[Lane]:
-    """The instructions that a device ran until a time, by stream. Streams with most compute come
+    """The instructions that a device ran before `end_ns`, by stream. Streams with most compute come
     first.
     """
     trace = drawing.step.trace
@@ -189,7 +190,7 @@ def _stream_lanes(drawing: Drawing, window: DeviceWindow, end_ns: float) -> list
 
 
 def _other_label(kind: OtherKind) -> BarLabel:
-    """The label of work that no instruction owns."""
+    """The label of work that belongs to no instruction."""
     return BarLabel(
         style=Style.OTHER,
         sync=False,
@@ -202,8 +203,8 @@ def _other_label(kind: OtherKind) -> BarLabel:
 def _other_lanes(
     window: DeviceWindow, end_ns: float, shift_us: float, first: int
 ) -> list[Lane]:
-    """Work of a device that no instruction owns, until a time. Bars of one kind that touch become
-    one bar.
+    """Work of a device that belongs to no instruction, before `end_ns`. Bars of one kind that touch
+    become one bar.
 
     Args:
         first: index of the first `OtherKind` among the panel's names.
@@ -228,8 +229,8 @@ def _other_lanes(
 
 
 def _entries(step: MeasuredStep) -> tuple[tuple[BarLabel, ...], npt.NDArray[np.int32]]:
-    """An entry for each instruction on each kind of stream that runs it; int32[instructions,
-    streams], its number.
+    """Number the entries: int32[instructions, streams], one for each instruction on each kind of
+    stream that runs it.
     """
     trace = step.trace
     numbers = np.full((len(trace.instructions), len(Stream)), -1, dtype=np.int32)

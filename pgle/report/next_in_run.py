@@ -1,4 +1,4 @@
-"""The next move in a run directory as a command of it."""
+"""The next move in a run directory, as a command."""
 
 from __future__ import annotations
 
@@ -11,7 +11,9 @@ from pgle.run.known_run import can_compile
 
 
 def way_of_run(run: RunDirectory, known: Known) -> Commands:
-    """Return the next move of what is known as a command for this run directory, or its end."""
+    """Return the next move as a command for this run directory, or a sentence if no command
+    follows.
+    """
     move = next_move(known)
     command = _command(run, known, move)
     if command is not None:
@@ -33,7 +35,7 @@ def way_of_run(run: RunDirectory, known: Known) -> Commands:
 
 
 def _command(run: RunDirectory, known: Known, move: Move) -> Next | None:
-    """The command of a move; None if it has none here."""
+    """The command of a move; None if the move has no command here."""
     if move is Move.FINISH:
         return next_command.stage_left(run)
     if move is Move.VERIFY:

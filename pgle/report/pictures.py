@@ -1,5 +1,5 @@
 """Pictures of a measured step, for pages: steps over time, what changed, waits of ranks, kernels
-against the roofline, memory. On a terminal the tables of the same sections say it.
+against the roofline, memory. A terminal shows the tables of the same sections instead.
 """
 
 from __future__ import annotations
@@ -26,23 +26,24 @@ from pgle.steps.series import Side
 from pgle.worth import is_worth
 from pgle.xla.targets import Hardware
 
-FEWEST = 3  # steps of a chart over time
-SLOW = 8  # slow steps that its words name
-MOST_COLUMNS = 40  # of the map of waits; longer runs are averaged
-MOST_RANKS = 32  # of the same: the ranks that the others wait for most
-CHANGES = 8  # bars of a waterfall, besides the rest
-KERNELS = 10  # of the roofline, the costliest
-NAMED = 5  # of them with their names below
-BUFFERS = 8  # bars of what lives at the peak
-STEPS_OF_COURSE = 200  # points of the memory's course
-LABEL_ROOM = 16  # between dots, in the chart's units; nearer ones have one label
+FEWEST = 3  # fewest steps of a chart over time
+SLOW = 8  # slow steps that the chart's text names
+MOST_COLUMNS = 40  # columns of the map of waits; longer runs are averaged
+MOST_RANKS = 32  # rows of the map of waits: the ranks that the others wait for most
+CHANGES = 8  # bars of a waterfall, plus one for all other changes
+KERNELS = 10  # kernels in the roofline, the costliest
+NAMED = 5  # kernels whose names are shown below the roofline
+BUFFERS = 8  # bars of the buffers alive at the peak
+STEPS_OF_COURSE = 200  # points of the line of memory over the schedule
+#: smallest distance between labelled dots, in the chart's units; nearer dots share a label
+LABEL_ROOM = 16
 ROW = 20  # height of a row, in the chart's units
 NAMES = 158  # width of the names left of rows
-LONGEST = int((NAMES - 10) / charts.LETTER)  # letters of a name there
+LONGEST = int((NAMES - 10) / charts.LETTER)  # letters of a name next to a row
 
 
 def with_pictures(page: Page, found: Analysis) -> Page:
-    """The page of an analysis, with a picture at the head of each section that has one."""
+    """Return the page of an analysis, with a picture at the head of each section that has one."""
     pictures = dict(_pictures(found))
     sections = [_illustrated(item, pictures) for item in page.sections]
     waits = waits_chart(found.step)
@@ -83,10 +84,10 @@ def _pictures(found: Analysis) -> Iterator[tuple[str, Chart]]:
 
 
 def steps_chart(parts: StepParts, note: str = "") -> Chart:
-    """Every step at its place in the run; slow ones are ringed, a pattern is a line.
+    """Plot each step at its place in the run. Rings mark slow steps, and a line marks a pattern.
 
     Args:
-        note: what the title ends with: ``, simulated``.
+        note: end of the title: ``, simulated``.
     """
     numbers = [item.execution for item in parts.steps]
     us = parts.times_us
@@ -105,7 +106,7 @@ def steps_chart(parts: StepParts, note: str = "") -> Chart:
 
 
 def _draw_slow(plot: Plot, parts: StepParts) -> str:
-    """Ring the slow steps and label the first; return the numbers of the first ones in words."""
+    """Ring the slow steps and label the first. Return a text with the numbers of the first few."""
     slow = [
         (item.execution, us)
         for item, us in zip(parts.steps, parts.times_us, strict=True)
@@ -121,7 +122,9 @@ def _draw_slow(plot: Plot, parts: StepParts) -> str:
 
 
 def _draw_pattern(plot: Plot, parts: StepParts) -> str:
-    """Draw the clearest pattern of the steps as a line; return it in words, empty without one."""
+    """Draw the clearest pattern of the steps as a line. Return its description, empty without
+    one.
+    """
     if not parts.patterns:
         return ""
     pattern = parts.patterns[0]
@@ -177,7 +180,9 @@ def _side_words(side: Side) -> str:
 def _over_time(
     title: str, numbers: Sequence[Sequence[int]], us: Sequence[np.ndarray], what: str
 ) -> Plot:
-    """Axes around steps: as high as they differ, at least by a fiftieth."""
+    """Axes around steps. The vertical axis spans their differences, at least a fiftieth of the
+    step.
+    """
     low = min(map(min, us))
     high = max(map(max, us))
     room = max((high - low) * 0.15, high * 0.01)
@@ -192,7 +197,7 @@ def _over_time(
 
 
 def _whole(axis: Axis) -> Axis:
-    """An axis of numbers of steps: only whole ones have ticks, and no lines."""
+    """An axis of step numbers. Only whole numbers have ticks, and there are no grid lines."""
     ticks = tuple((value, text) for value, text in axis.ticks if value == round(value))
     return replace(axis, ticks=ticks, has_grid=False)
 
@@ -206,7 +211,7 @@ def _ends(us: np.ndarray) -> str:
 
 @dataclass(frozen=True, slots=True)
 class WaterfallBar:
-    """One bar: from one length of the step to another."""
+    """One bar of a waterfall: from one length of the step to another."""
 
     name: str
     from_us: float
@@ -214,7 +219,9 @@ class WaterfallBar:
 
 
 def waterfall(found: Differences) -> Chart:
-    """From the step before to the step after: the largest changes, then all others together."""
+    """A waterfall from the step before to the step after: the largest changes, then the sum of all
+    others.
+    """
     bars: list[WaterfallBar] = []
     us = found.before.step_us
     for change in found.changes[:CHANGES]:
@@ -225,7 +232,7 @@ def waterfall(found: Differences) -> Chart:
     low = min(ends)
     high = max(ends)
     room = max((high - low) * 0.12, high * 1e-3)
-    # small changes of a long step would not be seen from zero
+    # drawn from zero, small changes of a long step would be invisible
     start = 0.0 if high - low > high / 4 else low - room
     names = ["before", *(_row_name(bar.name) for bar in bars), "after"]
     height = len(names) * ROW + 84
@@ -259,7 +266,7 @@ def _row_bar(
 
 
 def _change_name(change: StepChange) -> str:
-    """Its instruction; of a row that is none, what happened."""
+    """Name a change by its instruction, or by what happened if it has none."""
     return change.name or str(change.kind)
 
 
@@ -287,8 +294,8 @@ def _row_name(name: str) -> str:
 
 
 def waits_chart(step: MeasuredStep) -> Chart | None:
-    """A row for each rank, a column for each step: the redder, the longer the others wait for the
-    rank. None where nobody waits.
+    """A row for each rank, a column for each step. Redder means that others wait longer for the
+    rank. None if nobody waits.
     """
     waited_us = step.late.waited_us
     if waited_us is None or not waited_us.any() or waited_us.shape[1] < 2:
@@ -339,28 +346,28 @@ def _waits_row(plot: Plot, row: int, us: np.ndarray, most_us: float) -> None:
 
 @dataclass(frozen=True, slots=True)
 class RooflinePoint:
-    """A kernel."""
+    """A kernel in the roofline."""
 
     name: str
-    intensity: float  # operations for each byte that it moves
-    tflops: float  # operations in a second, 10^12
-    limit_tflops: float  # what the GPU allows at this intensity
-    us: float  # of a step
+    intensity: float  # operations per byte moved
+    tflops: float  # 10^12 operations per second
+    limit_tflops: float  # limit of the GPU at this intensity
+    us: float  # time per step
 
     @property
     def reached(self) -> float:
-        """Of the limit."""
+        """The kernel's speed as a share of the limit."""
         return self.tflops / self.limit_tflops
 
 
 def _heavy(compute: Sequence[MeasuredInstruction]) -> list[MeasuredInstruction]:
-    """The costliest instructions whose work is known."""
+    """The costliest instructions whose operations and bytes are known."""
     known = [item for item in compute if _operations(item) and item.us > 0]
     return sorted(known, key=lambda item: -item.us)[:KERNELS]
 
 
 def _operations(item: MeasuredInstruction) -> float:
-    """Of one execution; 0 where they or its bytes are unknown."""
+    """Operations of one execution; 0 if they or the bytes are unknown."""
     if item.work is None or not item.work.bytes:
         return 0.0
     return item.work.flops + item.work.other_operations
@@ -384,10 +391,10 @@ def _point(item: MeasuredInstruction, hardware: Hardware) -> RooflinePoint:
 def roofline(
     kernels: Sequence[MeasuredInstruction], hardware: Hardware, note: str = ""
 ) -> Chart:
-    """The kernels by operations for each byte and in a second, below the GPU's two limits.
+    """Plot kernels by operations per byte and operations per second, below the GPU's two limits.
 
     Args:
-        note: what the title ends with: ``, simulated``.
+        note: end of the title: ``, simulated``.
     """
     points = [_point(item, hardware) for item in kernels]
     roof = _roof(kernels, hardware)
@@ -407,7 +414,7 @@ def roofline(
 
 @dataclass(frozen=True, slots=True)
 class Roof:
-    """The limits of a GPU: 10^12 operations a second by kind, and 10^12 bytes a second."""
+    """The limits of a GPU: 10^12 operations per second by type, and 10^12 bytes per second."""
 
     peaks: Mapping[str, float]
     memory: float
@@ -419,12 +426,12 @@ class Roof:
 
     @property
     def ridge(self) -> float:
-        """Operations for each byte from which on memory is no limit of the largest peak."""
+        """Operations per byte above which memory does not limit the largest peak."""
         return self.highest / self.memory
 
 
 def _roof(kernels: Sequence[MeasuredInstruction], hardware: Hardware) -> Roof:
-    """The limits for these kernels: the peak of each type that they multiply, and of f32."""
+    """The limits for these kernels: the peaks of f32 and of each type that they multiply."""
     peaks = {"f32": hardware.tflops["f32"]}
     for item in kernels:
         if item.work is not None and item.work.flops:
@@ -450,7 +457,7 @@ def _roofline_plot(points: Sequence[RooflinePoint], roof: Roof, of: str) -> Plot
 
 
 def _draw_roof(plot: Plot, roof: Roof, speed: str) -> None:
-    """Draw the slope of the memory's speed, and a level for each peak."""
+    """Draw the slope of the memory bandwidth, and a level for each peak."""
     left, right = plot.x.low, plot.x.high
     plot.line("level", (left, roof.memory * left), (roof.ridge, roof.highest))
     middle = roof.ridge / 3
@@ -461,7 +468,7 @@ def _draw_roof(plot: Plot, roof: Roof, speed: str) -> None:
 
 
 def _draw_points(plot: Plot, points: Sequence[RooflinePoint]) -> None:
-    """A dot for each point, the larger the more of the step it takes; near ones share a label."""
+    """Draw a dot for each kernel. Larger dots take more of the step. Close dots share a label."""
     groups: list[list[int]] = []
     places = [(point.intensity, point.tflops) for point in points]
     for number, place in enumerate(places):
@@ -502,7 +509,7 @@ def _plain(value: float) -> str:
 
 
 def memory_chart(memory: Memory) -> Chart:
-    """What lives at the peak; above it, where known, memory in the order of the schedule."""
+    """Show the buffers alive at the peak. Above them, if known, show memory over the schedule."""
     plan = memory.plan
     kinds = (
         ("arguments", plan.arguments_bytes),
@@ -537,7 +544,7 @@ def memory_chart(memory: Memory) -> Chart:
 
 
 def _course(memory: Memory) -> tuple[Plot, str]:
-    """Memory in the order of the schedule, and the same in words."""
+    """Draw memory over the schedule, and describe it."""
     plan = memory.plan
     held = plan.peak_bytes - plan.temporary_bytes
     course = np.array(plan.course_bytes)

@@ -51,7 +51,8 @@ GIVE_IT = (
     "the profile fits; give it to the job in XLA_FLAGS: "
     "--xla_gpu_pgle_profile_file_or_directory_path="
 )
-# of the step: costs that data decides and that may add more than this are measured first
+# share of the step: first measure instructions whose time depends on the data and may add more than
+# this
 MUCH_DOUBT = 0.2
 _TARGET_FROM: Mapping[TargetFrom, str] = {
     "option": "",
@@ -60,12 +61,12 @@ _TARGET_FROM: Mapping[TargetFrom, str] = {
     "trace": " (by the trace)",
     "nothing": " (GPU assumed, the dump does not say: --target)",
 }
-"""What says so, behind the GPU's name."""
+"""The origin of the GPU's name, shown after it."""
 
 
 def predict_page(found: Predicted, following: Following) -> Page:
-    """The step and its range, where its time goes, what stays exposed and why, and what to do
-    next.
+    """Show the step and its range, where its time goes, what stays exposed and why, and the next
+    action.
     """
     prediction = found.prediction
     placed = placements(found.module, prediction.timeline)
@@ -103,7 +104,7 @@ def predict_page(found: Predicted, following: Following) -> Page:
 
 
 def _predict_identity(found: Predicted) -> tuple[str, ...]:
-    """The module, its GPUs and what names them, where its costs come from, and its stage."""
+    """The module, its GPUs and what names them, the origin of its costs, and its stage."""
     module = found.module
     named_by = _TARGET_FROM[found.target_from]
     return (
@@ -126,7 +127,9 @@ def _predict_notes(found: Predicted, grouped: Sequence[ExposedGroup]) -> Iterato
 
 
 def _limits(found: Predicted) -> Section:
-    """What may change the answer: contention, costs that data decides, effects without a model."""
+    """Name what may change the answer: contention, data-dependent costs, effects without a
+    model.
+    """
     prediction = found.prediction
     contended = account.contention_words(found.account)
     uncertain = map(_uncertain_line, prediction.uncertain)
@@ -146,7 +149,7 @@ def _verdict(found: Predicted) -> str:
 
 
 def _step_words(prediction: Prediction) -> str:
-    """The step in one line, with its range."""
+    """The step with its range, in one line."""
     if not prediction.step_us:
         return "Nothing of this module runs on a GPU"
     if prediction.lower_bound:
@@ -177,7 +180,7 @@ def _step_table(found: Predicted) -> Table:
 
 
 def _uncertain_line(item: Uncertain) -> str:
-    """An instruction whose time data decides, with its range and why."""
+    """Describe an instruction whose time depends on the data, with its range and reason."""
     times = f"{item.count} × " if item.count > 1 else ""
     least = figures.time(item.range.least_us)
     most = figures.time(item.range.most_us)
@@ -190,13 +193,15 @@ def _uncertain_line(item: Uncertain) -> str:
 
 
 def _extreme_us(item: Uncertain) -> float | None:
-    """The time of all executions with implausible data; None if no such data is known."""
+    """Its time with extreme data, in µs, summed over all executions; None if no such data is
+    known.
+    """
     extreme = item.range.extreme_us
     return None if extreme is None else extreme * item.count
 
 
 def advice(found: Predicted) -> Following:
-    """What data decides, and what follows: a command, or the end in words."""
+    """Name the data-dependent costs, and what to do next: a command, or a closing sentence."""
     prediction = found.prediction
     if not prediction.step_us:
         words = "give the dump of a job's step, or choose its module with --module"
@@ -204,14 +209,17 @@ def advice(found: Predicted) -> Following:
     run = found.run_around
     words, remedy = _doubt(prediction)
     if run is not None:
-        from pgle.report.next_steps import way_in_run  # a dump alone needs no way
+        # the dump of a module alone needs no next step of a run
+        from pgle.report.next_steps import way_in_run
 
         return words, way_in_run(run)[0]
     return words, remedy or _follow(found)
 
 
 def _doubt(prediction: Prediction) -> tuple[str, Sentence | None]:
-    """How much longer data can make the step, and what to do then; empty and None if hardly."""
+    """Say how much longer the data can make the step, and what to do then; empty and None if that
+    is little.
+    """
     doubt = prediction.steps_us.most_data / prediction.step_us - 1
     if doubt <= MUCH_DOUBT:
         return "", None
@@ -222,7 +230,7 @@ def _doubt(prediction: Prediction) -> tuple[str, Sentence | None]:
 
 
 def _follow(found: Predicted) -> Next | Sentence:
-    """The command that leads on from a module that is in no run directory, or the end in words."""
+    """Return the next command for a module outside a run directory, or a closing sentence."""
     asked = found.asked
     known = Known(account=found.account)
     if next_move(known) in (Move.EDIT, Move.ADVISE):
@@ -240,7 +248,7 @@ def _follow(found: Predicted) -> Next | Sentence:
 
 
 def _is_whole(hlo: AnyPath) -> bool:
-    """Whether a dump has the module as it was before optimizations, which can be compiled.
+    """Whether a dump has the module before optimizations, which XLA can compile.
 
     The dump of a rehearsal does not count: its module was optimized before.
     """
@@ -252,7 +260,7 @@ def _is_whole(hlo: AnyPath) -> bool:
 
 
 class PredictedCollective(Document):
-    """A collective or copy over the step."""
+    """The executions of a collective or copy in one step."""
 
     name: str
     instruction: str
@@ -265,9 +273,9 @@ class PredictedCollective(Document):
 
 
 class PredictedStep(Document):
-    """The step with its range, and what it consists of."""
+    """The step with its range, and its parts."""
 
-    step_us: float  # contention included
+    step_us: float  # includes contention
     # range of step_us: contention from none to twice the likely, estimates, data; the second is
     # null if the step is a lower bound
     interval_us: tuple[float, float]
@@ -287,8 +295,8 @@ class UnsureInstruction(Document):
     why: str
     time_us: float
     interval_us: tuple[float, float]
-    # all its executions with data that is not plausible, such as rows that are all equal; null if
-    # no such data is known
+    # all its executions with extreme data, such as rows that are all equal; null if no such data is
+    # known
     extreme_us: float | None
 
 
@@ -298,8 +306,9 @@ class PredictedLimits(Document):
     # true if the program has a loop of unknown length, of which one iteration is counted: the step
     # takes at least step_us
     lower_bound: bool
-    least_us: float  # that peaks and links of the GPU allow at best
-    not_modelled: tuple[str, ...]  # what could change this answer and is in no figure
+    least_us: float  # shortest time that the GPU's peaks and links allow
+    #: effects that could change this answer and that no figure includes
+    not_modelled: tuple[str, ...]
     costs_are: str
     estimated_share: float
     unsure: tuple[UnsureInstruction, ...]

@@ -32,7 +32,8 @@ from pgle.report.page.figures import Unit
 from pgle.report.page.value import Column, Page, Prose, Section, Table, Value, table
 from pgle.report.text import Document
 
-MIN_SKEW = 0.01  # share of the time from which on the wait for the slowest rank is worth a line
+#: share of the time above which the wait for the slowest rank gets a line
+MIN_SKEW = 0.01
 ROWS, CHANGES = 10, 12  # costs and changes on the first screen
 
 _TITLES = {
@@ -49,8 +50,8 @@ _TITLES = {
 
 
 def profile_page(name: str, summary: Summary, following: Commands = ()) -> Page:
-    """Show the most expensive costs first, then sums by kind. A warning names what XLA takes
-    otherwise than it reads.
+    """Show the most expensive costs first, then sums by kind. Warnings name costs that XLA uses
+    differently from how they look.
     """
     faults = _fault_groups(summary.findings)
     origin = tuple(map(Prose, _provenance(summary.provenance)))
@@ -88,7 +89,7 @@ _RANKS = re.compile(r"\d+ of (\d+|several) ranks")
 
 
 def ranks_given(warnings: Iterable[str]) -> str:
-    """Return ``2 of 4 ranks`` from the warnings of a conversion; empty if it had all ranks."""
+    """Return ``2 of 4 ranks`` from the warnings of a conversion; empty if all ranks were given."""
     for line in warnings:
         if found := _RANKS.search(line):
             return found[0]
@@ -96,13 +97,13 @@ def ranks_given(warnings: Iterable[str]) -> str:
 
 
 def conversion_section(warnings: Sequence[str]) -> Section:
-    """Fold the warnings away that the conversion of a profile gave already."""
+    """Fold away the warnings that the conversion of the profile already printed."""
     lines = tuple(Prose(shown(line)) for line in warnings)
     return Section("conversion", "Warnings of the conversion", lines)
 
 
 def _about(summary: Summary) -> Iterator[str]:
-    """Yield the modules, and where the costs come from."""
+    """Yield the modules, and the origin of the costs."""
     if records := list(module_records(summary.provenance)):
         yield some([str(record.get("name")) for record in records], 1)
     elif summary.modules:
@@ -126,8 +127,8 @@ def _kinds(summary: Summary) -> Iterator[str]:
 
 
 def _kind_words(total: KindTotal) -> str:
-    """Return ``compute 2,491 costs, 120.3 ms (94.0 %)``. A loop has no share, because the costs of
-    its body hold its time.
+    """Return ``compute 2,491 costs, 120.3 ms (94.0 %)``. A loop has no share, because its time is
+    also in the costs of its body.
     """
     share = figures.share(total.share)
     if total.kind is CostKind.LOOP:
@@ -143,7 +144,7 @@ def _marked(kind: CostKind, *, is_guess: bool) -> str:
 
 
 def skew_line(skew_us: float | None, of_us: float, skewed: Sequence[Cost]) -> str:
-    """Say how much longer compute takes on the slowest rank, and in which instruction most. The
+    """Say how much longer compute takes on the slowest rank, and which instruction adds most. The
     line is empty if the difference is small.
     """
     if skew_us is None or skew_us <= MIN_SKEW * of_us:
@@ -159,7 +160,7 @@ def skew_line(skew_us: float | None, of_us: float, skewed: Sequence[Cost]) -> st
 
 
 def _provenance(provenance: Mapping[str, object]) -> Iterator[str]:
-    """Yield where a profile comes from in a few lines, as far as `pgle` wrote it down."""
+    """Yield the origin of a profile in a few lines, as far as `pgle` recorded it."""
     given = cast(Iterable[Mapping[str, object]], provenance.get("inputs", ()))
     inputs = [str(item.get("name")) for item in given]
     if inputs:
@@ -229,7 +230,7 @@ def _cost_cells(cost: Cost, summary: Summary) -> tuple[Value, ...]:
 
 
 def _share(cost: Cost, summary: Summary) -> float | None:
-    """A cost's share of the total; None for loops and for costs that count as 0 in it."""
+    """A cost's share of the total; None for loops and for costs that the total counts as 0."""
     if cost.likely_kind is CostKind.LOOP or summary.total_us <= 0:
         return None
     is_valid = math.isfinite(cost.cost_us) and cost.cost_us >= 0
@@ -238,14 +239,14 @@ def _share(cost: Cost, summary: Summary) -> float | None:
 
 @dataclass(frozen=True)
 class _FaultGroup:
-    """The findings of one fault, the most important first. It holds at least one."""
+    """The findings of one fault, the most important first; at least one."""
 
     fault: Fault
     findings: tuple[Oddity, ...]
 
     @property
     def effects(self) -> list[str]:
-        """What XLA does with the names; one text if it does the same with all of them."""
+        """What XLA does with each name; a single text if it does the same with all."""
         without_values = [item.message for item in self.findings if not item.values_us]
         if without_values:
             return without_values
@@ -291,7 +292,9 @@ def _faults_section(groups: Sequence[_FaultGroup]) -> Section:
 
 
 def _costs(finding: Oddity) -> str:
-    """Return ``62: 1 µs to 15.85 ms → 1 µs``: the costs of a name, and the one that XLA takes."""
+    """Return ``62: 1 µs to 15.85 ms → 1 µs``: the number and range of a name's costs, and the one
+    that XLA uses.
+    """
     values = finding.values_us
     listed = ", ".join(map(_any_cost, values))
     if len(values) > 2:
@@ -303,12 +306,12 @@ def _costs(finding: Oddity) -> str:
 
 
 def _any_cost(us: float) -> str:
-    """A cost in words, which may be infinite or no number."""
+    """A cost in words. It may be infinite or not a number."""
     return figures.time(us) if math.isfinite(us) else str(us)
 
 
 def _importance(finding: Oddity) -> float:
-    """Return how far the costs of a name differ in µs; of a single cost, its size."""
+    """Return how far the costs of a name differ, in µs; for a single cost, its size."""
     finite = [value for value in finding.values_us if math.isfinite(value)] or [0.0]
     return max(finite) - min(finite) if len(finite) > 1 else abs(finite[0])
 
@@ -404,7 +407,7 @@ def diff_page(old: str, new: str, diff: ProfileDiff, following: Commands = ()) -
 
 
 def _changed(diff: ProfileDiff) -> list[Difference]:
-    """Every name that is not the same in both profiles."""
+    """Every name that differs between the profiles."""
     return [item for item in diff.differences if item.change is not CostChange.SAME]
 
 
@@ -462,7 +465,9 @@ def _difference(item: Difference) -> tuple[Value, ...]:
 
 
 def _change_note(item: Difference) -> str:
-    """Say what happened to a name, or what it was and is. A plain change has no note."""
+    """Say what happened to a name, or which instruction it was and is now. A plain change has no
+    note.
+    """
     if item.change in _NOTED:
         return _WORDS[item.change]
     return f"was {item.was}, is {item.now}" if item.was else ""
@@ -485,7 +490,7 @@ class ListedDifference(Document):
 
 
 class DiffDocument(Document):
-    """``pgle.diff/1``: every name that is not the same in both profiles."""
+    """``pgle.diff/1``: every name that differs between the profiles."""
 
     old: str
     new: str

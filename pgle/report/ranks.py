@@ -22,7 +22,7 @@ _SHARE = Advice(
 
 
 def ranks_page(names: str, found: Ranks, following: Commands) -> Page:
-    """Show the verdict, a line for each difference, what is unknown, and how it leads on."""
+    """Show the verdict, a line for each difference, what is unknown, and the next commands."""
     count = len(found.ranks)
     size = many(found.collectives, "collective")
     verdict = f"All {count} ranks start their collectives in the same order ({size})"
@@ -63,7 +63,7 @@ def _notes(found: Ranks) -> Iterator[str]:
 
 
 class RankDifferenceDocument(Document):
-    """A place at which ranks differ; a list for each side."""
+    """A place at which ranks differ, with a list for each side."""
 
     module: str
     effect: str

@@ -52,20 +52,20 @@ if TYPE_CHECKING:
     from pgle.xla.log.verdict import ProfileUse
 
 LHS_WORDS = "LHS: XLA's latency-hiding scheduler"
-OTHERS = 4  # modules that were not chosen, in the text
+OTHERS = 4  # other modules that the text names
 LABELS = ("LHS, no profile", "LHS with the profile")
 
 
 def rehearse_page(
     result: Rehearsal, following: Following, picture: Path | None = None
 ) -> Page:
-    """The largest fact first; the schedules in one table; exposed collectives in groups; what to
-    do.
+    """Show the largest fact first, then the schedules in one table, exposed collectives in groups,
+    and what to do.
 
     Args:
         result: the rehearsal.
-        following: how it leads on, by `advice`.
-        picture: where the page is; None: this makes the page itself.
+        following: the next commands, from `advice`.
+        picture: path of the written page; None while making that page.
     """
     schedules = _schedules(result)
     words, tone = headline(result)
@@ -101,7 +101,7 @@ def _rehearse_identity(result: Rehearsal) -> tuple[str, ...]:
 
 
 def _rehearse_actions(result: Rehearsal) -> tuple[Advice, ...]:
-    """What to do; nothing if the prediction cannot be used."""
+    """Return what to do; nothing if the prediction cannot be used."""
     if not result.holds and not result.lower_bound_why:
         return ()
     return account.actions(result.account, span_finder(result))
@@ -145,7 +145,7 @@ def _rehearse_sections(
 
 
 def _rehearse_tiles(schedules: Sequence[Schedule]) -> tuple[Tile, ...]:
-    """The last schedule against the first."""
+    """Compare the last schedule with the first."""
     ends = (schedules[0], schedules[-1])
     sides = [(item.label, item.timeline.breakdown) for item in ends]
     return tiles(sides, "predicted")
@@ -203,7 +203,7 @@ def profile_words(result: Rehearsal) -> str:
 
 
 def advice(result: Rehearsal) -> Following:
-    """Why, and what follows: a command, or the end in words."""
+    """Return a reason and what follows: a command, or a closing sentence."""
     if result.request.no_step:
         return "", Sentence.todo(STEP_REMEDY)
     if not result.holds and not result.lower_bound_why:
@@ -224,7 +224,9 @@ def advice(result: Rehearsal) -> Following:
 
 
 def span_finder(result: Rehearsal) -> account.SpanOf:
-    """Where an instruction is in the timeline of the schedule that the user's flags make."""
+    """Return a function that finds an instruction in the timeline of the schedule compiled with the
+    user's flags.
+    """
     made = result.now.prediction.timeline
     codes = {name: code for code, name in enumerate(made.names)}
 
@@ -254,7 +256,7 @@ def flags_note(asked: RehearseRequest) -> str:
 
 
 def _use(result: Rehearsal) -> tuple[Prose | Table, ...]:
-    """Whether XLA took the profile, with its line, and what LHS expected."""
+    """Say whether XLA used the profile, with its log line, and what LHS expected."""
     rows: list[tuple[Value, ...]] = []
     for label, side in _sides(result):
         took: Value = (
@@ -280,7 +282,7 @@ def _use(result: Rehearsal) -> tuple[Prose | Table, ...]:
 
 
 def _sides(result: Rehearsal) -> list[tuple[str, CompiledSide]]:
-    """The schedules by name: XLA's own if that is another, LHS, LHS with the profile."""
+    """The compiled sides by name: XLA's own schedule if it differs, LHS, LHS with the profile."""
     sides = list(zip(LABELS, (result.baseline, result.profiled), strict=True))
     if result.default is not None:
         sides.insert(0, ("XLA's default, no LHS", result.default))
@@ -288,7 +290,7 @@ def _sides(result: Rehearsal) -> list[tuple[str, CompiledSide]]:
 
 
 def _schedules(result: Rehearsal) -> list[Schedule]:
-    """The schedules of `_sides`."""
+    """The `_sides`, as schedules to show."""
     return [
         Schedule(
             label=label,
@@ -306,7 +308,7 @@ def _schedules(result: Rehearsal) -> list[Schedule]:
 
 
 def _reasons(result: Rehearsal, side: CompiledSide) -> Mapping[str, str]:
-    """By name, why a collective of LHS' schedules is exposed."""
+    """The reason why each collective of LHS's schedules is exposed, by name."""
     if side is result.profiled:
         placed = [move.after for move in result.moves]
     elif side is result.baseline:
@@ -317,12 +319,12 @@ def _reasons(result: Rehearsal, side: CompiledSide) -> Mapping[str, str]:
 
 
 def folder_of(result: Rehearsal) -> Path:
-    """Where the dumps of all its schedules are."""
+    """The folder with the dumps of all schedules."""
     return result.baseline.compiled.after_optimizations.parent.parent
 
 
 def shortest_us(result: Rehearsal) -> float:
-    """The lowest bound that any of the schedules gives."""
+    """The lowest bound on the step over all schedules."""
     return min(side.prediction.shortest_us for _, side in _sides(result))
 
 
@@ -337,9 +339,7 @@ class ProfileUseDocument(Document):
 
 
 class RehearsedModule(Document):
-    """The module of ``pgle.rehearse/1``, what it was compiled for, and whether XLA used the
-    profile.
-    """
+    """The module of ``pgle.rehearse/1``, its target, and whether XLA used the profile."""
 
     module: str
     others: tuple[str, ...]
@@ -365,7 +365,7 @@ class SidePrediction(Document):
 
 
 class SideCompilation(Document):
-    """What the compiler left of one schedule."""
+    """The files that the compiler wrote for one schedule."""
 
     believed: Mapping[str, Statistics]
     fingerprint: str
@@ -400,7 +400,7 @@ class MoveDocument(Document):
 
 
 class RehearsedMoves(Document):
-    """The collectives: in groups, those that the profile moves, and those that stay."""
+    """The collectives: in groups, moved by the profile, and not moved."""
 
     ceiling_us: float
     groups: tuple[ExposedGroup, ...]
@@ -409,7 +409,7 @@ class RehearsedMoves(Document):
 
 
 class SideOfRehearsal(Document):
-    """A schedule: its prediction, and what the compiler left."""
+    """A schedule: its prediction, and the files that the compiler wrote."""
 
     prediction: SidePrediction = flat()
     compilation: SideCompilation = flat()
@@ -425,7 +425,7 @@ class RehearseDocument(Document):
     moves: RehearsedMoves = flat()
     costs_are: str
     profile: Path
-    gain: Gain  # of the profile, by both compilations
+    gain: Gain  # of the profile, in both compilations
     control: RehearsalControl | None
     account: AccountDocument
     verdict: str
@@ -434,7 +434,7 @@ class RehearseDocument(Document):
 
 
 def rehearse_document(result: Rehearsal, picture: Path) -> RehearseDocument:
-    """Both schedules, what the profile moves and gains, and the account."""
+    """Both schedules, the moves and the gain due to the profile, and the account."""
     default = None if result.default is None else _side_document(result.default)
     words, _ = headline(result)
     return RehearseDocument.of_value(

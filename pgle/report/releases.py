@@ -23,11 +23,11 @@ from pgle.schedule.launches import Difference
 from pgle.worth import LEAST_GAIN, is_worth
 
 SAME = "same"
-_MOST = 4  # kinds, types or flags that a line names
+_MOST = 4  # most kinds, types or flags that a line names
 
 
 def releases_page(found: ReleasesResult) -> Page:
-    """Show the step of the last release as the verdict, a row for each fact, and a column for each
+    """Show the last release's step as the verdict, with a row for each fact and a column for each
     release.
     """
     first = found.releases[0].rehearsal
@@ -59,7 +59,7 @@ def releases_page(found: ReleasesResult) -> Page:
 
 
 def headline(found: ReleasesResult) -> tuple[str, Tone]:
-    """What the last release does to the step, and its tone."""
+    """Say how the last release changes the step, with a tone."""
     for item in found.releases:
         asked = item.rehearsal.request
         if asked.no_step:
@@ -71,7 +71,9 @@ def headline(found: ReleasesResult) -> tuple[str, Tone]:
 
 
 def step_words(found: Controlled, release: str) -> tuple[str, Tone]:
-    """What a release does to the step, and its tone; a change needs both compilations."""
+    """Say how a release changes the step, with a tone. A change counts only if both compilations
+    show it.
+    """
     gain = settled(found)
     if gain is None:
         assert found.other is not None
@@ -93,7 +95,7 @@ def _longer(share: float) -> str:
 
 
 def facts_table(found: ReleasesResult) -> Table:
-    """Exact facts, then the step by both compilations."""
+    """A table of exact facts, then of the step in both compilations."""
     releases = found.releases
     facts = [item.facts for item in releases]
     made = [
@@ -116,7 +118,7 @@ def facts_table(found: ReleasesResult) -> Table:
 def _fact_row(
     name: str, word: Callable[[ProgramFacts], str], facts: Sequence[ProgramFacts]
 ) -> tuple[str, ...]:
-    """A fact of every release; of later ones only if it differs from the first."""
+    """A fact of every release. Later releases show it only if it differs from the first."""
     words = list(map(word, facts))
     later = {words[0]: SAME}
     return (name, words[0], *(later.get(item, item) for item in words[1:]))
@@ -125,7 +127,7 @@ def _fact_row(
 def _change_row(
     name: str, word: Callable[[Upgrade], str], found: ReleasesResult
 ) -> tuple[str, ...]:
-    """What differs from the first release."""
+    """Differences from the first release."""
     return (name, "", *map(word, found.upgrades))
 
 
@@ -173,7 +175,7 @@ def _equals(found: Upgrade) -> str:
 
 
 def _step_rows(found: ReleasesResult) -> Iterator[tuple[str, ...]]:
-    """The step without and with a profile, each by both compilations if all releases have two."""
+    """The step without and with a profile, each in both compilations if all releases have two."""
     sides = [item.schedules for item in found.releases]
     passes = min(map(len, sides))
     for place in range(passes):
@@ -220,7 +222,7 @@ def _notes(found: ReleasesResult) -> Iterator[str]:
 
 
 def change_lines(found: Upgrade) -> Iterator[str]:
-    """Yield what the release does differently, a line for each fact."""
+    """Yield the exact differences between releases, a line for each fact."""
     exact = found.exact
     for kind, (before, after) in exact.collectives.items():
         yield f"{kind}: {_use(before)} → {_use(after)}{_real(found, kind)}"
@@ -323,7 +325,7 @@ def _files(found: ReleasesResult) -> Table:
 
 
 def _following(found: ReleasesResult) -> Next:
-    """Return the command that predicts what the last release compiled."""
+    """Return the command that predicts the last release's module."""
     last = found.releases[-1]
     hlo = last.rehearsal.baseline.compiled.after_optimizations
     return Next.of("predict", text.near(hlo))
@@ -339,7 +341,7 @@ class CompiledSteps(Document):
 
 
 class ReleaseDocument(Document):
-    """What one release made of the program."""
+    """What one release compiled from the program."""
 
     jaxlib: str
     python: str
@@ -356,14 +358,16 @@ class ReleaseDocument(Document):
 
 
 class OrderChange(Document):
-    """The first place where collectives start in another order; what each release starts there."""
+    """The first place where the order of collective starts differs, and what each release starts
+    there.
+    """
 
     position: int
     starts: tuple[str, ...]
 
 
 class ExactChanges(Document):
-    """What differs exactly; pairs are (before, after)."""
+    """The exact differences; pairs are (before, after)."""
 
     by_kind: Mapping[str, tuple[CollectiveUse, CollectiveUse]]
     order: OrderChange | None
@@ -376,7 +380,7 @@ class ExactChanges(Document):
 
 
 class StepGain(Document):
-    """Shares of the step that the release saves; negative: the step gets longer."""
+    """The share of the step that the release saves. Negative means that the step gets longer."""
 
     depends: bool
     share: float | None
@@ -412,7 +416,7 @@ class ReleasesDocument(Document):
 
 
 def releases_document(found: ReleasesResult) -> ReleasesDocument:
-    """One program by several releases; every later one is compared with the first."""
+    """Compare every later release with the first, for one program."""
     first, request = found.releases[0].rehearsal, found.request
     verdict, _ = headline(found)
     return ReleasesDocument(

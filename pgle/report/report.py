@@ -1,4 +1,4 @@
-"""`pgle report`: a page from whatever describes a run, as HTML, Markdown or JSON."""
+"""`pgle report`: a page from anything that describes a run, as HTML, Markdown or JSON."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ from pgle.run.inputs.schedule_now import PLACES
 from pgle.trace.table import Trace
 
 DEFAULT = "report.html"
-FAR = 0.2  # of the step time; a prediction that is further off gets a warning
+FAR = 0.2  # share of the step time; a prediction that is wrong by more gets a warning
 FORMS: Mapping[str, Callable[[Page], str | bytes]] = {
     ".html": render,
     ".md": markdown,
@@ -50,7 +50,7 @@ FORMS: Mapping[str, Callable[[Page], str | bytes]] = {
     ".json.gz": packed_chrome_trace,
     ".json": value.as_json,
 }
-"""The form to write, by the ending of the file's name; the first that fits."""
+"""The format to write, by the ending of the file's name; the first match counts."""
 
 
 def page_of(
@@ -66,14 +66,16 @@ def page_of(
 
 
 def _stored_places(path: AnyPath) -> list[AnyPath]:
-    """Where a page may be stored: in a folder, or the file itself if it is JSON."""
+    """Paths where a page may be stored: in a folder, or the file itself if it is JSON."""
     if path.is_dir():
         return [path / name for name in PLACES]
     return [path] if path.suffix == ".json" else []
 
 
 def default_output(inputs: Sequence[AnyPath]) -> Path:
-    """``report.html`` in the run directory, else here; the first name that is free."""
+    """``report.html`` in the run directory, else in the working directory. If it exists, the next
+    free name.
+    """
     first = inputs[0]
     folder = Path(first) if isinstance(first, Path) and is_run_dir(first) else Path()
     path = folder / DEFAULT
@@ -88,7 +90,7 @@ def form_of(path: AnyPath) -> str:
     """The ending of a file's name that `FORMS` knows.
 
     Raises:
-        UserError: it ends otherwise.
+        UserError: the ending is unknown.
     """
     for ending in FORMS:
         if path.name.endswith(ending):
@@ -103,7 +105,7 @@ def form_of(path: AnyPath) -> str:
 def check_outputs(
     paths: Iterable[AnyPath], *, force: bool, inputs: Iterable[AnyPath]
 ) -> None:
-    """Refuse what cannot be written before anything is read."""
+    """Refuse outputs that cannot be written, before anything is read."""
     given = tuple(inputs)
     for path in paths:
         form_of(path)
@@ -111,7 +113,7 @@ def check_outputs(
 
 
 def write(page: Page, paths: Sequence[AnyPath], *, force: bool) -> tuple[str, ...]:
-    """Write each file in its form, all or none; a line on each that was written."""
+    """Write each file in its format, all or none. Return a line about each."""
     files: dict[AnyPath, str | bytes] = {
         path: FORMS[form_of(path)](page) for path in paths
     }
@@ -120,7 +122,7 @@ def write(page: Page, paths: Sequence[AnyPath], *, force: bool) -> tuple[str, ..
 
 
 def _written_line(path: AnyPath, content: str | bytes) -> str:
-    """``wrote report.html (0.2 MB)``, and who opens a trace."""
+    """``wrote report.html (0.2 MB)``, and which program opens a trace."""
     if isinstance(content, str):
         content = content.encode(errors="backslashreplace")
     name = near(path) if isinstance(path, Path) else path
@@ -131,7 +133,7 @@ def _written_line(path: AnyPath, content: str | bytes) -> str:
 
 
 def written(page: Page, lines: Sequence[str]) -> Page:
-    """Identity and verdict of a page that was written, and where it is."""
+    """The identity and verdict of a written page, and its path."""
     return replace(
         page, table=None, notes=tuple(lines), actions=(), sections=(), warnings=()
     )
@@ -140,16 +142,16 @@ def written(page: Page, lines: Sequence[str]) -> Page:
 PROOF = Sentence.todo(
     "compare step times of several launches: only they prove a difference"
 )
-"""What follows the page of two recorded steps."""
+"""The next step after the page of two recorded steps."""
 
 
 def run_page(found: RunFacts, following: Commands) -> Page:
-    """The page of the analysis, with the comparison of step times first, and what the run directory
-    knows.
+    """Return the page of the analysis. The comparison of step times comes first; facts from the run
+    directory follow.
 
     Args:
         found: facts about the run.
-        following: how its answer leads on; a page of two recorded steps leads to `PROOF`.
+        following: the next commands; for two recorded steps they are `PROOF`.
     """
     analysis = found.analysis
     if analysis is not None and analysis.against is not None:
@@ -177,7 +179,7 @@ def run_page(found: RunFacts, following: Commands) -> Page:
 
 
 def _following(found: RunFacts) -> Commands:
-    """How an answer leads on: in a run directory to the next move there."""
+    """Return what follows. In a run directory that is its next move."""
     if found.run is not None:
         return way_in_run(found.run)
     if found.analysis is not None:
@@ -188,7 +190,9 @@ def _following(found: RunFacts) -> Commands:
 def _analysis_page(
     found: RunFacts, panels: Sequence[Panel], following: Commands
 ) -> Page:
-    """The page of the measured step with its pictures; an empty one if none was measured."""
+    """Return the page of the measured step with its pictures; an empty page if no step was
+    measured.
+    """
     if found.analysis is None:
         verdict = "A profile, and nothing measured with it yet"
         return Page("", (), verdict, way=to_way(following))
@@ -217,7 +221,7 @@ def _timeline_and_times(
 
 
 def _timeline_section(found: RunFacts, panels: tuple[Panel, ...]) -> Section:
-    """One step of each schedule, or every step of the ranks."""
+    """Draw one step of each schedule, or all steps of the ranks."""
     first_us = 0.0
     if found.schedules:
         first_us = max(panel.parts.step_us for panel in panels)
@@ -228,7 +232,7 @@ def _timeline_section(found: RunFacts, panels: tuple[Panel, ...]) -> Section:
 
 
 def _origin(found: RunFacts) -> str:
-    """Where the schedules of the timeline and its ranks come from; empty without schedules."""
+    """Say where the timeline's schedules and ranks come from; empty without schedules."""
     if not found.schedules:
         return ""
     costs = "The schedules of both runs are predicted with the costs of the profile."
@@ -250,7 +254,7 @@ def _name(found: RunFacts) -> str:
 
 
 def _recorded(manifest: Manifest) -> tuple[str, ...]:
-    """What the run's manifest knows of the GPUs, the host, the day and the versions."""
+    """The GPUs, host, day and versions that the run's manifest records."""
     stages = manifest.stages
     if not stages:
         return ()
@@ -267,13 +271,15 @@ def _gpus(manifest: Manifest) -> Iterator[Gpu]:
 
 
 def _versions(manifest: Manifest) -> Mapping[str, str]:
-    """The versions of the last stage that recorded some."""
+    """The versions recorded by the last stage that has any."""
     recorded = (record.versions for record in reversed(manifest.stages))
     return next((versions for versions in recorded if versions), {})
 
 
 def _span_finder(panel: Panel) -> SpanOf:
-    """Where an instruction's longest bar is in the first step, or the pause after that step."""
+    """Return a function that finds an instruction's longest bar in the first step or the pause
+    after it.
+    """
     codes: dict[str, int] = {}
     for code, item in enumerate(panel.names):
         codes[item.lhs_name] = codes[item.name] = code
@@ -296,7 +302,7 @@ def _span_finder(panel: Panel) -> SpanOf:
 
 
 def _tiles(found: RunFacts) -> tuple[Tile, ...]:
-    """Step, exposed and idle time; of two runs or steps before and after."""
+    """Step, exposed and idle time; for two runs or steps, before and after."""
     shown = _step_tiles(found)
     compared = found.comparison
     if compared is None:
@@ -309,7 +315,7 @@ def _tiles(found: RunFacts) -> tuple[Tile, ...]:
 
 
 def _step_tiles(found: RunFacts) -> tuple[Tile, ...]:
-    """The parts of the predicted or measured steps."""
+    """The parts of the predicted or the measured steps."""
     analysis = found.analysis
     if found.comparison is not None and len(found.schedules) > 1:
         before, after = (
@@ -330,7 +336,7 @@ def _step_tiles(found: RunFacts) -> tuple[Tile, ...]:
 
 
 def _prediction_warning(found: RunFacts) -> list[str]:
-    """If the performance run was timed at another step time than predicted."""
+    """Warn if the measured step time of the perf run is far from the prediction."""
     if found.comparison is None or not found.schedules:
         return []
     predicted_us = found.schedules[-1].prediction.step_us
@@ -345,9 +351,7 @@ def _prediction_warning(found: RunFacts) -> list[str]:
 
 
 def _panels(found: RunFacts) -> tuple[tuple[Panel, ...], tuple[str, ...]]:
-    """The schedules of both runs, then every rank that was traced; of two steps the first rank of
-    each.
-    """
+    """The schedules of both runs, then every traced rank. For two steps, the first rank of each."""
     analysis = found.analysis
     if analysis is None:
         return (), ()
@@ -370,7 +374,7 @@ def _panels(found: RunFacts) -> tuple[tuple[Panel, ...], tuple[str, ...]]:
 
 
 def _stages(manifest: Manifest) -> Section:
-    """Each stage: when, how it ended."""
+    """A row for each stage: start, result."""
     rows: list[tuple[Value, ...]] = []
     for record in manifest.stages:
         started = record.started[:19].replace("T", " ")
@@ -381,7 +385,7 @@ def _stages(manifest: Manifest) -> Section:
 
 
 def _ended(record: StageRecord) -> Cell:
-    """How a stage ended, or that it runs."""
+    """How a stage ended, or that it is still running."""
     if record.failed:
         return Cell(record.failed, "bad")
     if record.exit_code:
@@ -390,7 +394,7 @@ def _ended(record: StageRecord) -> Cell:
 
 
 def _gpu_words(step: MeasuredStep) -> str:
-    """The GPU that expected times are for, and what names it: ``a100-40gb (by the trace)``."""
+    """The GPU that the expected times assume, and what names it: ``a100-40gb (by the trace)``."""
     if step.hardware is None:
         return "unknown"
     return step.hardware.name + (
@@ -437,7 +441,7 @@ def _in_words(named: Mapping[str, object]) -> str:
 
 
 def _about_step(analysis: Analysis) -> Iterator[tuple[str, str]]:
-    """The traces, the main module, and the GPU that expected times are for."""
+    """The traces, the main module, and the GPU that the expected times assume."""
     step = analysis.step
     yield "trace", _sources(step.trace)
     if analysis.before is not None:

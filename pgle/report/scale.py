@@ -1,4 +1,4 @@
-"""What a program does at other sizes, as a page and as ``pgle.scale/1``."""
+"""A program at other sizes, as a page and as ``pgle.scale/1``."""
 
 from __future__ import annotations
 
@@ -49,18 +49,19 @@ NOT_MODELLED = (
     "jitter between GPUs, the network's topology and congestion, failures, "
     "input pipelines, checkpoints"
 )
-REASON = 140  # characters of a refusal on the first screen; the section `refused` has it whole
-MISSING = 3  # sizes without a step, in the verdict
-# a measured step that is so many times shorter or longer than predicted is probably of other work
+#: characters of a refusal on the first screen; the section `refused` has the whole text
+REASON = 140
+MISSING = 3  # most sizes without a step that the verdict names
+# a measured step that differs from the prediction by more than this factor probably did other work
 DOUBTED = 2.0
-# of the computing time: if the costs of a profile cover less, it was measured with other work
+# share of the computing time: if a profile's costs cover less, it was measured with other work
 LITTLE_COVERED = 0.5
-NARROW = 10  # sizes that one chart has room for
+NARROW = 10  # most sizes for which one chart has room
 
 
 @contextmanager
 def making() -> Iterator[OnRow]:
-    """A live line on the rows that are being made."""
+    """Show a live line on the row in progress."""
     with live("capturing and compiling") as line:
         line.noun = "row"
 
@@ -76,7 +77,7 @@ def scale_page(found: Scaling, path: Path | None = None) -> Page:
 
     Args:
         found: the rows, judged.
-        path: of the page that was written; it is named in the answer.
+        path: path of the written page, which the answer names.
     """
     named = (item.row.module for item in found.answer.rows)
     module = next(filter(None, named), "")
@@ -97,7 +98,7 @@ def scale_page(found: Scaling, path: Path | None = None) -> Page:
 
 
 def _identity(found: Scaling, module: str) -> tuple[str, ...]:
-    """The module, the GPUs, their network, and where the costs come from."""
+    """The module, the GPUs, their network, and the origin of the costs."""
     costs = costs_are(item.row.costs_are for item in found.answer.with_step)
     assumed = "" if found.request.names_network else " (assumed)"
     return (
@@ -145,14 +146,14 @@ def _warnings(answer: ScaleAnswer) -> tuple[str, ...]:
 
 
 def _verdict(found: Scaling) -> str:
-    """How far the program scales, and which sizes have no step, or none that fits."""
+    """Say how far the program scales, and which sizes have no step, or no step that fits."""
     fact = scale_control.depends_words(found) or _largest_fact(found)
     lacks = _without(found) if found.answer.good else []
     return "; ".join((fact, *lacks))
 
 
 def _without(found: Scaling) -> list[str]:
-    """The sizes at which no variant has a step that fits, a line for each reason."""
+    """Name the sizes at which no variant has a step that fits, a line for each reason."""
     with_step: dict[int, list[ScaleRow]] = {}
     for item in found.answer.rows:
         with_step.setdefault(item.row.devices, [])
@@ -205,7 +206,7 @@ def _reach(answer: ScaleAnswer) -> str:
 
 
 def _loss(answer: ScaleAnswer, breaks: Judged) -> str:
-    """What the step loses most by, at the size where the program breaks."""
+    """Name what costs the step most at the size where scaling breaks."""
     culprit = answer.culprit
     if culprit is None or answer.grows != "exposed communication":
         efficiency = figures.share(breaks.scaling, 0)
@@ -217,7 +218,7 @@ def _loss(answer: ScaleAnswer, breaks: Judged) -> str:
 
 
 def _ahead(found: Scaling, best: Judged) -> str:
-    """By how much the best variant leads the next one, if their ranges overlap."""
+    """Say how far the best variant leads the next one, if their ranges overlap."""
     others = [item for item in scale_advice.fitting(found, best) if item is not best]
     behind = max(others, key=lambda item: item.efficiency or 0.0, default=None)
     if behind is None or behind.interval_us[0] > best.interval_us[1]:
@@ -227,7 +228,9 @@ def _ahead(found: Scaling, best: Judged) -> str:
 
 
 def _table(found: Scaling) -> Table:
-    """A row each, as they were asked for; variants of one size the best first."""
+    """A row for each size, in the order given. The variants of a size are sorted, the best
+    first.
+    """
     rows: Sequence[Judged] = found.answer.rows
     names = list(dict.fromkeys(chain.from_iterable(item.row.values for item in rows)))
     if len({item.row.devices for item in rows}) == 1:
@@ -252,7 +255,7 @@ def _table(found: Scaling) -> Table:
 
 
 def _step_column(rows: Sequence[Judged]) -> tuple[str, list[str]]:
-    """The unit of all steps, and each step with its range."""
+    """The unit of all steps, and the text of each step with its range."""
     steps = [item.step_us or None for item in rows]
     times: list[float | None] = []
     for step_us, item in zip(steps, rows, strict=True):
@@ -263,7 +266,7 @@ def _step_column(rows: Sequence[Judged]) -> tuple[str, list[str]]:
 
 
 def _ends(low: str, high: str) -> str:
-    """A range of steps, which may have no upper end."""
+    """A range of steps; the upper end may be unknown."""
     is_open = high == figures.NONE != low
     return f"from {low}" if is_open else f"{low}–{high}"
 
@@ -294,13 +297,13 @@ def _row(
 
 
 def _most_exposed(row: ScaleRow) -> str | None:
-    """The kind and links of the collectives that are exposed most; None if none is."""
+    """The kind and links of the collectives with most exposed time; None if none is exposed."""
     most = row.most_exposed
     return None if most is None else f"{most.kind}, {_links(most)}"
 
 
 def _refused(found: Scaling) -> Mapping[str, Sequence[ScaleRow]]:
-    """Rows without a step, by the reason in brief."""
+    """Rows without a step, with a short reason."""
     reasons: dict[str, list[ScaleRow]] = {}
     for item in found.answer.rows:
         if item.row.failure:
@@ -314,7 +317,7 @@ _INDIVISIBLE = re.compile("^[^{].*(divisib|divid)", re.IGNORECASE)
 
 def _is_indivisible(found: Scaling) -> bool:
     """Whether a size was refused because something cannot be divided, and no word of the command
-    multiplies.
+    contains a product.
     """
     if found.are_files or any(map(_MULTIPLIES.search, found.request.words)):
         return False
@@ -326,7 +329,7 @@ _LINE_OF_PROGRAM = re.compile(r" \([^()]+, line \d+\)$")
 
 
 def _brief(failure: str) -> str:
-    """A reason without its brackets, cut short, and the line of the program that raised it."""
+    """Shorten a reason, without its brackets, and add the program's line that raised it."""
     reason = printable(failure)
     place = _LINE_OF_PROGRAM.search(reason)
     while (shorter := _INNER_BRACKETS.sub("", reason)) != reason:
@@ -358,7 +361,7 @@ def _notes(found: Scaling) -> Iterator[str]:
 
 
 def _efficiency_note(found: Scaling) -> Iterator[str]:
-    """How much of its work each GPU does where the program breaks, else at the largest size."""
+    """Say how efficient each GPU is where scaling breaks, else at the largest size."""
     answer = found.answer
     item = answer.breaks
     if item is None and len(answer.best) > 1:
@@ -385,7 +388,7 @@ def _refused_notes(found: Scaling) -> Iterator[str]:
 
 
 def _memory_notes(found: Scaling) -> Iterator[str]:
-    """Whether all fit, and the values that were tried until one fits."""
+    """Say whether all sizes fit, and which values were tried until one fits."""
     rows = [item.row for item in found.answer.rows]
     limits = {row.limit_bytes for row in rows if row.limit_bytes}
     there = found.answer.with_step
@@ -404,7 +407,7 @@ def _all_fit(with_step: int, rows: int) -> str:
 
 
 def _tried(row: ScaleRow) -> str:
-    """The values that were tried, with the memory that each needs."""
+    """List the tried values, with the memory that each needs."""
     sizes = (f"{value}: {figures.size(size)}" for value, size in row.tried.items())
     tried = printable(", ".join(sizes))
     is_open = row.fits and len(row.tried) == 1
@@ -412,7 +415,7 @@ def _tried(row: ScaleRow) -> str:
 
 
 def _measured_notes(found: Scaling) -> Iterator[str]:
-    """What a measured step changes in the prediction of all sizes."""
+    """Say how a measured step changes the prediction of all sizes."""
     anchor = found.answer.anchor
     measured_us = found.request.measured_us
     if anchor is None:
@@ -435,7 +438,7 @@ def _measured_notes(found: Scaling) -> Iterator[str]:
 
 
 def _profile_notes(found: Scaling) -> Iterator[str]:
-    """How much of the computing time the costs of the profile cover."""
+    """Say how much of the computing time the profile's costs cover."""
     known = (item.row.covered_share for item in found.answer.rows)
     shares = [share for share in known if share is not None]
     if not shares:
@@ -450,7 +453,7 @@ def _profile_notes(found: Scaling) -> Iterator[str]:
 
 
 def _limit_notes(found: Scaling) -> Iterator[str]:
-    """What the words of the table mean, and what no figure holds."""
+    """Explain the words of the table, and name what no figure includes."""
     if found.answer.first is None:
         return
     words = "Exposed: the GPU waits, nothing computes."
@@ -495,7 +498,7 @@ LIMITS = Section(
 
 
 def _ratio_section(rows: Sequence[Judged]) -> Section:
-    """Every step against the first row."""
+    """Compare every step with the first row."""
     heads = (
         *SIZE,
         Column("step / first", Unit.FACTOR),
@@ -517,7 +520,7 @@ def _ratio_section(rows: Sequence[Judged]) -> Section:
 
 
 def _collective_section(rows: Sequence[Judged]) -> Section:
-    """The collectives of every row by kind and links."""
+    """List the collectives of every row by kind and links."""
     heads = (
         *SIZE,
         "collective",
@@ -540,7 +543,7 @@ def _collective_section(rows: Sequence[Judged]) -> Section:
 
 
 def _network_links(item: Exposed) -> str:
-    """``NVLink``; ``8 hosts, network`` between hosts."""
+    """``NVLink``, or ``8 hosts, network`` between hosts."""
     return f"{_links(item)}, network" if item.hosts > 1 else item.fabric
 
 
@@ -569,8 +572,8 @@ def _refused_section(found: Scaling) -> Section:
 
 
 def _charts(rows: Sequence[Judged]) -> tuple[Chart, Chart]:
-    """The step by part, and efficiency with its range, over the sizes of the variant that is
-    judged.
+    """Two charts over the sizes of the judged variant: the step by part, and efficiency with its
+    range.
     """
     rows = rows[-NARROW:]
     return _step_chart([item.row for item in rows]), _efficiency_chart(rows)
@@ -597,7 +600,7 @@ def _step_chart(rows: Sequence[ScaleRow]) -> Chart:
 
 
 def _parts_of(row: ScaleRow) -> dict[str, float]:
-    """The parts of a step in microseconds, by their colour."""
+    """Return the parts of a step in microseconds, by colour."""
     return {
         "compute": row.compute_us,
         "exposed": row.exposed_us,
@@ -639,7 +642,7 @@ def _efficiency_chart(rows: Sequence[Judged]) -> Chart:
 
 
 class ScaleHead(Document):
-    """The verdict of ``pgle.scale/1``, and the GPUs and network that it is for."""
+    """The verdict of ``pgle.scale/1``, and the GPUs and network that it assumes."""
 
     verdict: str
     target: str
@@ -649,14 +652,14 @@ class ScaleHead(Document):
 
 
 class AnchorDocument(Document):
-    """A measured step, and what it multiplies the predicted steps by."""
+    """A measured step, and the factor that it applies to the predicted steps."""
 
     anchor: Anchor = flat()
     factor: float
 
 
 class SizeDocument(Document):
-    """Which row it is; all that a row without a step has."""
+    """The size and variant of a row. A row without a step has nothing else."""
 
     devices: int
     hosts: int
@@ -677,7 +680,7 @@ class StepDocument(Document):
 
 
 class PartsDocument(Document):
-    """What the step of a row consists of."""
+    """The parts of a row's step."""
 
     exposed_us: float
     compute_us: float
@@ -688,7 +691,7 @@ class PartsDocument(Document):
 
 
 class MemoryDocument(Document):
-    """The device memory of a row by XLA's report, and whether it fits."""
+    """The device memory of a row as XLA reports it, and whether it fits."""
 
     argument_bytes: int | None
     temp_bytes: int | None
@@ -698,7 +701,7 @@ class MemoryDocument(Document):
 
 
 class RunDocument(Document):
-    """The speed of a row, where its costs come from, and what it took to make it."""
+    """The speed of a row, the origin of its costs, and how it was made."""
 
     tflops: float
     costs_are: str
@@ -708,7 +711,7 @@ class RunDocument(Document):
 
 
 class RowOfStep(Document):
-    """What a row with a step has, in addition to its size."""
+    """The additional fields of a row with a step."""
 
     step: StepDocument = flat()
     parts: PartsDocument = flat()
@@ -719,7 +722,7 @@ class RowOfStep(Document):
 
 
 class RowDocument(Document):
-    """A row: which it is, and its step if it has one."""
+    """A row: its size and variant, and its step if it has one."""
 
     size: SizeDocument = flat()
     step: RowOfStep | None = flat()
@@ -733,7 +736,7 @@ class ScaleDocument(Document):
     control: scale_control.ScaleControlDocument | None
     scales_to: int | None
     breaks_at: int | None
-    breaks_by: Exposed | None  # the collectives that break it
+    breaks_by: Exposed | None  # the collectives due to which scaling breaks
     anchor: AnchorDocument | None
     not_modelled: str
     resumed: int
@@ -742,7 +745,7 @@ class ScaleDocument(Document):
 
 
 def document(found: Scaling, page: Path) -> ScaleDocument:
-    """All rows, and where the program breaks."""
+    """All rows, and the size where scaling breaks."""
     answer = found.answer
     anchor = answer.anchor
     rows = tuple(_row_document(item, found) for item in answer.rows)

@@ -1,4 +1,4 @@
-"""The account of each size that a scaling has, in words, and the commands for that size."""
+"""The account of each size of a scaling, in words, and the commands for that size."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def account_of(found: Scaling, row: ScaleRow) -> Account | None:
 
 
 def shown(found: Scaling) -> tuple[Judged, ...]:
-    """The row that others are compared with, and the one that the verdict is about."""
+    """The row that others are compared with, and the row that the verdict is about."""
     answer = found.answer
     if not answer.best:
         return ()
@@ -51,13 +51,13 @@ def shown(found: Scaling) -> tuple[Judged, ...]:
 
 
 def _judged(found: Scaling) -> Account | None:
-    """The account of the size that the verdict is about; None if there is none."""
+    """The account of the row that the verdict is about; None if there is none."""
     rows = shown(found)
     return account_of(found, rows[-1].row) if rows else None
 
 
 def lever_lines(found: Scaling) -> Iterator[str]:
-    """What would shorten the step most at the first size, and at the one that is judged."""
+    """Name the largest opportunity at the first size, and at the judged one."""
     for item in shown(found):
         known = account_of(found, item.row)
         if known is not None:
@@ -66,13 +66,13 @@ def lever_lines(found: Scaling) -> Iterator[str]:
 
 
 def base_line(found: Scaling) -> str:
-    """What the savings of the actions are counted against."""
+    """Say which step the savings of the actions refer to."""
     known = _judged(found)
     return "" if known is None else account.note(known)
 
 
 def section(found: Scaling, rows: Sequence[Judged]) -> Section:
-    """The largest lever of every row, then all of the row that the verdict is about."""
+    """The largest opportunity of every row, then all opportunities of the judged row."""
     levers: list[tuple[Value, ...]] = []
     for item in rows:
         if (known := account_of(found, item.row)) is not None:
@@ -98,7 +98,7 @@ def document(found: Scaling, row: ScaleRow) -> AccountDocument | None:
 
 
 def tune(found: Scaling, row: ScaleRow) -> Next | None:
-    """The search for flags at one size; of files none."""
+    """The search for flags at one size; None for HLO files."""
     request = found.request
     if found.are_files:
         return None
@@ -110,7 +110,7 @@ def tune(found: Scaling, row: ScaleRow) -> Next | None:
 
 
 def advise(found: Scaling, row: ScaleRow) -> Next | None:
-    """The command that tries edits of the program at one size; of files none."""
+    """The command that tries edits of the program at one size; None for HLO files."""
     request = found.request
     if found.are_files or row.grown:
         return None
@@ -119,7 +119,7 @@ def advise(found: Scaling, row: ScaleRow) -> Next | None:
 
 
 def measure(found: Scaling, row: ScaleRow) -> Next | None:
-    """The run that measures the program at one size; of files none."""
+    """The run that measures the program at one size; None for HLO files."""
     request = found.request
     if found.are_files or row.grown:
         return None
@@ -138,7 +138,7 @@ def _trial(found: Scaling, row: ScaleRow) -> SizeTrial:
 
 
 def _place(found: Scaling, row: ScaleRow) -> tuple[object, ...]:
-    """The options that name the GPUs of a size."""
+    """The options that describe the GPUs of a size."""
     trial = _trial(found, row)
     size: tuple[object, ...] = ("--devices", trial.devices)
     if trial.hosts > 1:
@@ -147,7 +147,7 @@ def _place(found: Scaling, row: ScaleRow) -> tuple[object, ...]:
 
 
 def _command(found: Scaling, row: ScaleRow) -> tuple[object, ...]:
-    """The program's own command at a size, behind two dashes."""
+    """``--`` and the program's own command at a size."""
     return ("--", *kept_argv(filled(found.request.words, _trial(found, row))))
 
 

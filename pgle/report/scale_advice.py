@@ -1,4 +1,6 @@
-"""What to do about the sizes of a scaling: actions, what saves most first, and what follows."""
+"""What to do about the sizes of a scaling: actions, the largest saving first, and the next
+commands.
+"""
 
 from __future__ import annotations
 
@@ -17,14 +19,17 @@ from pgle.scale.answer import Exposed, Judged, ScaleRow
 from pgle.worth import is_worth
 from pgle.xla.targets import load_target
 
-# of the GPU's memory, for jax's allocator: published 70B jobs use it (NVIDIA/dgxc-benchmarking)
+# Share of the GPU's memory for jax's allocator. Published 70B jobs use it
+# (NVIDIA/dgxc-benchmarking).
 MOST_MEMORY = 0.94
 VARY = "--vary mesh=A,B and {mesh} in the command"
 MORE_MEMORY = f"XLA_PYTHON_CLIENT_MEM_FRACTION={MOST_MEMORY}"
 
 
 def actions(found: Scaling) -> tuple[Advice, ...]:
-    """What to do where the program breaks, else at the largest size; what saves most first."""
+    """Advise for the size where scaling breaks, else for the largest. The largest saving comes
+    first.
+    """
     answer = found.answer
     if not answer.best:
         return ()
@@ -47,7 +52,7 @@ def actions(found: Scaling) -> tuple[Advice, ...]:
 
 
 def _take_better(found: Scaling, item: Judged) -> Iterator[Advice]:
-    """Another variant of the same size, if it is faster."""
+    """Advise another variant of the same size, if one is faster."""
     others = fitting(found, item)
     better = max(others, key=lambda other: other.efficiency or 0.0, default=item)
     saves = 1 - (item.efficiency or 0.0) / max(better.efficiency or 0.0, 1e-9)
@@ -56,20 +61,20 @@ def _take_better(found: Scaling, item: Judged) -> Iterator[Advice]:
 
 
 def _alike(found: Scaling, item: Judged) -> list[Judged]:
-    """All variants of the same size that have a step."""
+    """The variants of the same size that have a step."""
     devices = item.row.devices
     same = (other for other in found.answer.rows if other.row.devices == devices)
     return [other for other in same if other.efficiency]
 
 
 def fitting(found: Scaling, item: Judged) -> list[Judged]:
-    """The variants of the same size whose step is not too large for the memory."""
+    """The variants of the same size whose step fits into the memory."""
     return [other for other in _alike(found, item) if other.row.fits is not False]
 
 
 def _network_culprit(found: Scaling, item: Judged) -> Exposed | None:
-    """The collectives of the network that break the program; None if other meshes were tried at
-    that size.
+    """The network collectives due to which scaling breaks; None if other meshes were tried at that
+    size.
     """
     answer = found.answer
     culprit = answer.culprit
@@ -85,10 +90,10 @@ def _keep_inside(culprit: Exposed, why: str) -> Advice:
 
 
 def _more_work(row: ScaleRow) -> Iterator[Advice]:
-    """More work for each GPU in a step, if weights and gradients take enough of the step.
+    """Advise more work per GPU and step, if moving weights and gradients takes enough of the step.
 
-    XLA moves weights and gradients once a step, whatever the batch. With twice the work in a
-    step, each part of the work pays for half of that time.
+    XLA moves weights and gradients once per step, for any batch size. With twice the work in a
+    step, this time per unit of work is halved.
     """
     saves = sum(one.weights_us for one in row.by_collective) / row.step_us / 2
     if not is_worth(saves):
@@ -127,7 +132,7 @@ def _to_fit(found: Scaling, row: ScaleRow) -> Advice:
 
 
 def _fits_with_more(found: Scaling, row: ScaleRow) -> bool:
-    """Whether a step that does not fit would do so if jax's allocator had `MOST_MEMORY` of the
+    """Whether a step that does not fit would fit if jax's allocator had `MOST_MEMORY` of the
     GPU.
     """
     most = MOST_MEMORY * load_target(found.target).memory_bytes
@@ -135,7 +140,7 @@ def _fits_with_more(found: Scaling, row: ScaleRow) -> bool:
 
 
 def next_way(found: Scaling) -> Way:
-    """The first action that is a command; where nothing can be run, what to do first."""
+    """Return the first action that is a command. If nothing can be run, say what to do first."""
     answer = found.answer
     if answer.first is None:
         return _repair(found)
@@ -159,7 +164,7 @@ def next_way(found: Scaling) -> Way:
 
 
 def _repair(found: Scaling) -> Way:
-    """What to do if no size has a step."""
+    """Advise if no size has a step."""
     if found.are_files:
         files = "give HLO files that hold a step of the program"
         return Way(done=files, end=WayEnd.TODO)
@@ -170,7 +175,7 @@ def _repair(found: Scaling) -> Way:
 
 
 def _less_memory(found: Scaling, row: ScaleRow) -> str:
-    """What to do if no size fits."""
+    """Advise if no size fits."""
     if _fits_with_more(found, row):
         return f"repeat with {MORE_MEMORY} in the environment"
     if found.request.fit:

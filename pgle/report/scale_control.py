@@ -1,4 +1,4 @@
-"""What the second compilation of a scaling says, with other kernels for matrix products."""
+"""The second compilation of a scaling, which uses other kernels for matrix products."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from pgle.scale.control import ScaleControl
 
 
 def depends_words(found: Scaling) -> str:
-    """The verdict if the kernels of matrix products decide it; empty if they do not."""
+    """Return a verdict for the case that the choice of matrix kernels decides it; else empty."""
     control = found.control
     if control is None or not control.depends:
         return ""
@@ -37,18 +37,16 @@ def named(row: ScaleRow) -> str:
 
 
 SIZE = (Column("GPUs", Unit.COUNT), "variant")
-"""The heads of the columns that name a row in every section."""
+"""The heads of the columns that identify a row in every section."""
 
 
 def size_of(row: ScaleRow) -> tuple[int, str]:
-    """The cells under `SIZE`."""
+    """The cells of the columns `SIZE`."""
     return row.devices, named(row)
 
 
 def notes(found: Scaling) -> Iterator[str]:
-    """How far compilation went, and what the second one says of the row that the verdict is
-    about.
-    """
+    """Say how far compilation went, and how the second one changes the judged row."""
     there = [row for row in found.rows if not row.failure]
     if not there:
         return
@@ -65,7 +63,7 @@ def notes(found: Scaling) -> Iterator[str]:
 
 
 def _stage(checked: Sequence[RowControl], control: ScaleControl | None) -> str:
-    """What the second compilation found, as the beginning of a sentence; empty if there is none."""
+    """The result of the second compilation, as the beginning of a sentence; empty without one."""
     if control is not None:
         flag = next(one.flag for one in checked if one.row is not None)
         return f"control ({flag}): {_last(control.other)}; "
@@ -75,7 +73,7 @@ def _stage(checked: Sequence[RowControl], control: ScaleControl | None) -> str:
 
 
 def _depending(control: ScaleControl) -> Iterator[str]:
-    """What changes with autotuning: whether rows fit, and which of two variants is faster."""
+    """Name what autotuning may change: whether rows fit, and which of two variants is faster."""
     for row in control.fits:
         size = f"{figures.count(row.devices)} GPUs {named(row)}"
         yield f"{size}: whether it fits depends on autotuning."
@@ -86,7 +84,7 @@ def _depending(control: ScaleControl) -> Iterator[str]:
 
 
 def _last(answer: ScaleAnswer) -> str:
-    """The step of the row that a verdict is about, with its efficiency."""
+    """The step and efficiency of the row that a verdict is about."""
     item = answer.judged
     step = f"{figures.time(item.step_us)} at {figures.count(item.row.devices)} GPUs"
     if len(answer.best) == 1 or item.scaling is None:
@@ -131,7 +129,7 @@ def _row(one: Judged, two: Judged) -> tuple[Value, ...]:
 
 
 class ScaleControlDocument(Document):
-    """What the second compilation says of the answer, and whether the answer depends on it."""
+    """The answer by the second compilation, and whether the answer depends on the kernels."""
 
     depends: bool
     scales_to: int | None
@@ -140,7 +138,7 @@ class ScaleControlDocument(Document):
 
 
 class RowControlDocument(Document):
-    """What the second compilation says of a row."""
+    """A row by the second compilation."""
 
     flag: str
     same_program: bool
@@ -151,7 +149,7 @@ class RowControlDocument(Document):
 
 
 def document(found: Scaling) -> ScaleControlDocument | None:
-    """The verdict of the second compilation; None if there is none."""
+    """The verdict by the second compilation; None without one."""
     control = found.control
     if control is None:
         return None
@@ -161,7 +159,7 @@ def document(found: Scaling) -> ScaleControlDocument | None:
 
 
 def row_document(item: Judged, found: Scaling) -> RowControlDocument | None:
-    """A row by the second compilation; None if no kernel of a product can change it."""
+    """A row by the second compilation; None if no choice of matrix kernels can change it."""
     kept = item.row.control
     if kept is None:
         return None

@@ -1,4 +1,4 @@
-"""The timeline of a page as its script reads it: JSON of whole nanoseconds, packed into a text."""
+"""A page's timeline as its script reads it: JSON with whole nanoseconds, compressed to a text."""
 
 from __future__ import annotations
 
@@ -12,21 +12,23 @@ import msgspec
 from pgle.errors import UserError
 
 MOST_BYTES = 1 << 30
-"""Of an unpacked timeline; one of 400,000 bars, the most that a page draws, has some 20 MB."""
+"""Most bytes of an unpacked timeline. The largest that a page draws, with 400,000 bars, has about
+20 MB.
+"""
 
 
 class SceneLane(msgspec.Struct, frozen=True, omit_defaults=True):
     """Bars that do not overlap."""
 
-    label: str  # empty: the lane belongs to the one before
-    start: tuple[int, ...]  # each from the start of the bar before
+    label: str  # empty: continues the lane before
+    start: tuple[int, ...]  # ns, each from the start of the previous bar
     duration: tuple[int, ...]
     name: tuple[int, ...]  # index into `Scene.names`
-    count: tuple[int, ...] = ()  # executions of a bar; empty: one of each
+    count: tuple[int, ...] = ()  # executions in each bar; empty: one each
 
     @property
     def starts(self) -> tuple[int, ...]:
-        """Nanoseconds from the start of the panel to the start of each bar."""
+        """Return the start of each bar, in nanoseconds from the start of the panel."""
         return tuple(accumulate(self.start))
 
 
@@ -37,7 +39,7 @@ class SceneSpan(msgspec.Struct, frozen=True, rename="camel"):
     start: int
     end: int
     depth: int
-    # iterations that are drawn as one, and the part that they take
+    # iterations drawn as one, and the part of the span that they take
     folded: int
     folded_start: int
     folded_end: int
@@ -47,8 +49,8 @@ class ScenePanel(msgspec.Struct, frozen=True):
     """A device or a schedule."""
 
     label: str
-    note: str  # what its times are
-    facts: str  # its step in words
+    note: str  # origin of its times
+    facts: str  # summary of its step
     length: int
     open: bool  # whether the page shows its lanes at first
     rows: int  # executions in all lanes
@@ -57,22 +59,22 @@ class ScenePanel(msgspec.Struct, frozen=True):
 
 
 class Scene(msgspec.Struct, frozen=True):
-    """A timeline. Its names are printable, and only ever become text in the page."""
+    """A timeline. Its names are printable, and the page uses them only as text."""
 
-    first: int  # the part of time that is seen first; 0: all
+    first: int  # length of the part that the page shows first, in ns; 0: all
     texts: tuple[str, ...]
-    # of each: style, sync, then eight indices into `texts`
+    # for each name: style, sync, then eight indices into `texts`
     names: tuple[tuple[int, int, int, int, int, int, int, int, int, int], ...]
     panels: tuple[ScenePanel, ...]
 
 
 def packed(scene: Scene) -> str:
-    """zlib and base64 of the scene."""
+    """Compress the scene with zlib, and encode it in base64."""
     return base64.b64encode(zlib.compress(msgspec.json.encode(scene), 9)).decode()
 
 
 def read_scene(data: str) -> Scene:
-    """The scene of a timeline.
+    """Read the scene of a timeline.
 
     Raises:
         UserError: the data is damaged.

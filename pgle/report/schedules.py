@@ -1,4 +1,6 @@
-"""Predicted schedules next to each other, as tables and sections of a page, and its folder."""
+"""Predicted schedules side by side, as tables and sections of a page, and the folder of the
+page.
+"""
 
 from __future__ import annotations
 
@@ -47,7 +49,7 @@ PREDICTED = (
     "Times are predictions of pgle's schedule simulator. "
     "docs/rehearse.md says how far to trust them."
 )
-LEAST = 0.002  # share of the step; less exposed time needs no line
+LEAST = 0.002  # share of the step; less exposed time gets no line
 
 
 @dataclass(frozen=True)
@@ -55,19 +57,19 @@ class Schedule:
     """One of the schedules."""
 
     label: str  # ``LHS, no profile``
-    timeline: Timeline  # its step
+    timeline: Timeline  # the step of this schedule
     costs_are: str  # ``measured``, ``simulated and estimated``, …
-    module: Module | None = None  # that was scheduled; None: not known
-    # by name when LHS ran, why a collective is exposed
+    module: Module | None = None  # the scheduled module; None: unknown
+    # why each collective is exposed, by its name when LHS ran
     reasons: Mapping[str, str] = field(default_factory=dict)
     memory_bytes: int | None = None  # device memory that XLA plans for
-    # change of the step against the first schedule, as a share, if both are compiled with other
-    # kernels for products; None: they were not
+    # change of the step against the first schedule, as a share, when both are compiled with other
+    # kernels for matrix products; None: not compiled so
     control: float | None = None
 
     @property
     def panel(self) -> Panel:
-        """This schedule as part of a timeline."""
+        """Return this schedule as a panel of a timeline."""
         return panel_of(self.label, self.timeline, self.costs_are, self.module)
 
 
@@ -79,9 +81,9 @@ def sections(
     """The timeline, where the time goes, the groups of collectives, and each collective.
 
     Args:
-        schedules: the first is what the others are compared with.
-        grouped: the collectives of two of them in groups.
-        labels: the names of these two; the same twice if it is one schedule.
+        schedules: the others are compared with the first.
+        grouped: the collectives of two schedules, in groups.
+        labels: the names of these two; twice the same name for a single schedule.
     """
     moving = timeline([item.panel for item in schedules])
     return (
@@ -99,8 +101,8 @@ def sections(
 
 
 def span_us(schedule: Schedule) -> tuple[float, float] | None:
-    """The longest time of a schedule in which the GPU waits for communication; None if it never
-    waits.
+    """The longest interval of a schedule in which the GPU waits for communication, in µs; None if
+    it never waits.
     """
     if not len(exposed := schedule.panel.exposed):
         return None
@@ -111,7 +113,7 @@ def span_us(schedule: Schedule) -> tuple[float, float] | None:
 def steps_table(schedules: Sequence[Schedule], known: Account) -> Table:
     """A row per schedule, compared with the first, then the bounds of the step.
 
-    A second compilation has a column of its own: the smaller of both changes counts.
+    A second compilation has its own column; the smaller of both changes counts.
     """
     has_control = any(item.control is not None for item in schedules)
     controls = [Column("control", Unit.CHANGE)] if has_control else []
@@ -146,7 +148,7 @@ def exposed_notes(
     found: Sequence[ExposedGroup], step_us: float, which: str = ""
 ) -> tuple[str, ...]:
     """A line for each group that matters: its exposed time, the share of the step, and why; most
-    exposed first. The line above has the time of all others.
+    exposed first. The first line also has the unnamed groups.
 
     Args:
         found: collectives in groups.
@@ -183,7 +185,9 @@ def _why_exposed(group: ExposedGroup) -> str:
 def write_page(
     folder: Path, page: Page, name: str = TIMELINE, *, force: bool = False
 ) -> Path:
-    """Write a page, and what `pgle report` reads, into a folder; the page's path is returned."""
+    """Write a page and its JSON, which `pgle report` reads, into a folder. Return the page's
+    path.
+    """
     from pgle.report.page import html
 
     write_files(
@@ -194,7 +198,7 @@ def write_page(
 
 
 def _parts(schedules: Sequence[Schedule]) -> Table:
-    """What a step consists of, a row per schedule."""
+    """The parts of the step, a row per schedule."""
     rows: list[tuple[Value, ...]] = []
     for item in schedules:
         found = item.timeline.breakdown
@@ -227,8 +231,8 @@ def _groups(found: Sequence[ExposedGroup], labels: tuple[str, str]) -> Table:
 
 
 def _collectives(schedules: Sequence[Schedule]) -> Table:
-    """A row per collective or copy, with its exposed time in each schedule; the most exposed
-    anywhere first.
+    """A row per collective or copy, with its exposed time in each schedule. Rows are sorted by the
+    largest exposed time.
     """
     sides = [
         {item.filed_as: item for item in schedule.timeline.exposures}
@@ -259,8 +263,9 @@ def _collectives(schedules: Sequence[Schedule]) -> Table:
 def _collective_row(
     name: str, sides: Sequence[Exposure | None], why: str
 ) -> tuple[Value, ...]:
-    """A collective in each schedule. `sides` has None for a schedule without it; the figures are
-    from the last schedule that has it."""
+    """A collective in each schedule. `sides` has None for a schedule without this collective. The
+    figures come from the last schedule that has it.
+    """
     last = [item for item in sides if item is not None][-1]
     kind = f"{last.kind}, synchronous" if last.sync else last.kind
     exposed = map(_exposed_cell, sides)
@@ -274,7 +279,7 @@ def _exposed_cell(item: Exposure | None) -> Value:
 
 
 def _reason(name: str, schedules: Sequence[Schedule]) -> str:
-    """Why a collective is exposed in the last schedule that says so; empty if none does."""
+    """Why a collective is exposed in the last schedule that gives a reason; empty if none does."""
     for schedule in reversed(schedules):
         if why := schedule.reasons.get(name):
             return why

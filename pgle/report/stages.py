@@ -1,4 +1,4 @@
-"""An experiment: a stage, `pgle auto`, and all stages, as pages and as JSON."""
+"""An experiment as pages and as JSON: one stage, `pgle auto`, or all stages."""
 
 from __future__ import annotations
 
@@ -33,11 +33,11 @@ from pgle.xla.flags.presets import MEASURES_ALONE
 from pgle.xla.log.verdict import ModuleVerdict, ProfileUse
 
 SIMULATED = "Simulated: no GPU was measured."
-MOST_NAMES = 3  # modules that a line names
+MOST_NAMES = 3  # modules that a line lists
 
 
 def troubles(result: StageResult) -> tuple[str, ...]:
-    """Return the warnings of a rank whose page nobody prints, with its failure if it failed."""
+    """Return the warnings of a rank whose page is not printed, and its failure if it failed."""
     if not result.failed:
         return result.warnings
     return (*result.warnings, _failure(result))
@@ -48,8 +48,8 @@ def _failure(result: StageResult) -> str:
 
 
 def stage_page(result: StageResult) -> Page:
-    """Show step times; of a perf stage whether XLA used the profile. A section has compiler and
-    flags.
+    """Show step times. For a perf stage, also show whether XLA used the profile. A section has
+    compiler and flags.
     """
     request, run = result.request, result.request.run
     verdict, tone = _stage_verdict(result)
@@ -93,14 +93,14 @@ def _stage_notes(result: StageResult) -> Iterator[str]:
 
 
 def _following(result: StageResult) -> Next | Sentence:
-    """The next stage; if this one missed its aim, what mends that."""
+    """Return the next stage; if this one failed its check, what fixes that."""
     if result.failed:
         return Sentence.todo("mend what the verdict says; then repeat the command")
     return way_in_run(result.request.run)[0]
 
 
 def identity(facts: Mapping[str, str]) -> tuple[str, ...]:
-    """Module, devices and compiler, as far as a stage recorded them."""
+    """Name module, devices and compiler, as far as a stage recorded them."""
     jaxlib = f"jaxlib {facts['jaxlib']}" if facts.get("jaxlib") else ""
     words = (facts.get("module"), facts.get("devices"), jaxlib)
     return tuple(printable(word) for word in words if word)
@@ -151,7 +151,7 @@ class StageDocument(Document):
 
 
 def stage_document(result: StageResult) -> StageDocument:
-    """What a stage did; a profile stage has traces."""
+    """The record of a stage. A profile stage also has traces."""
     request = result.request
     traces = request.folder.traces() if request.stage == "profile" else ()
     return StageDocument.of_value(
@@ -165,7 +165,7 @@ def stage_document(result: StageResult) -> StageDocument:
 
 
 def auto_page(result: AutoResult) -> Page:
-    """What AutoPGLE did, and which modules it compiled again or took from the cache."""
+    """Show what AutoPGLE did, and which modules it compiled again or took from the cache."""
     run = str(result.stage.request.run.path)
     traces = (f"trace {path}" for path in result.traces)
     notes = (*_auto_notes(result), *traces)
@@ -184,7 +184,7 @@ def auto_page(result: AutoResult) -> Page:
 
 
 def _auto_notes(result: AutoResult) -> Iterator[str]:
-    """What was compiled again, whether XLA used it, and the steps."""
+    """Say what was compiled again, whether XLA used it, and how long the steps took."""
     if result.recompiled:
         names = list(result.recompiled)
         more = " …" if len(names) > MOST_NAMES else ""
@@ -226,7 +226,7 @@ def after_auto(result: AutoResult) -> Commands:
 
 
 class AutoDocument(Document):
-    """``pgle.auto/1``; `used` is None if XLA's log does not tell it."""
+    """``pgle.auto/1``; `used` is None if XLA's log does not show it."""
 
     ok: bool
     outcome: Outcome
@@ -244,7 +244,7 @@ class AutoDocument(Document):
 
 
 def auto_document(result: AutoResult) -> AutoDocument:
-    """What AutoPGLE did."""
+    """The record of AutoPGLE."""
     verdict = result.verdict
     used = None
     if verdict is not None and verdict.verdict is not ProfileUse.CANNOT_TELL:
@@ -260,10 +260,10 @@ def auto_document(result: AutoResult) -> AutoDocument:
 
 
 class Stages:
-    """Prints a line for each stage of an experiment; a live line while one runs.
+    """Prints a line for each stage of an experiment, and a live line while a stage runs.
 
     Args:
-        simulated: no program runs that prints lines of its own.
+        simulated: no program runs that would print its own lines.
     """
 
     def __init__(self, *, simulated: bool) -> None:
@@ -272,7 +272,7 @@ class Stages:
         self._again = ""
         self._since = 0.0
         self._running = ExitStack()
-        self.warnings: dict[str, None] = {}  # of all stages so far, each once
+        self.warnings: dict[str, None] = {}  # of all stages so far, without repetition
 
     def __enter__(self) -> Stages:
         if self._simulated:
@@ -288,7 +288,7 @@ class Stages:
         _: TracebackType | None,
     ) -> None:
         self._running.close()
-        if error is not None:  # otherwise the page has them
+        if error is not None:  # otherwise the page shows the warnings
             text.warn(self.warnings)
 
     def announce(self, line: str) -> None:
@@ -369,12 +369,14 @@ def _stage_words(result: StageResult) -> str:
 
 
 def _covered(coverage: Coverage) -> float:
-    """The least share of a step's time that has a cost, over the compilations."""
+    """The least covered share of step time over all compilations."""
     return min((module.time.value or 0.0 for module in coverage.main), default=0.0)
 
 
 def run_page(result: Pipeline, warnings: Iterable[str] = ()) -> Page:
-    """Say whether the profile made the step faster; first of all whether XLA found and used it."""
+    """Say whether the profile made the step faster. If XLA did not find or use it, say that
+    first.
+    """
     verdict, tone = _verdict(result)
     place = str(result.run.path)
     every = tuple(dict.fromkeys((*warnings, *result.warnings)))
@@ -422,9 +424,11 @@ def _verdict(result: Pipeline) -> tuple[str, Tone]:
 
 
 def _next(result: Pipeline) -> Commands:
-    """As every answer on the run directory says; a profile that covers too little is looked at."""
+    """Return the run directory's next move. A profile that covers too little is inspected
+    instead.
+    """
     if not result.covered:
-        # a single stage needs nothing of this
+        # a single stage does not need this
         from pgle.account.next_move import Known
         from pgle.report.next_in_run import way_of_run
 
@@ -445,7 +449,7 @@ class RunDocument(Document):
 
 
 def run_document(result: Pipeline) -> RunDocument:
-    """What all stages did."""
+    """The record of all stages."""
     comparison = None
     if result.comparison is not None:
         comparison = compare.document(result.comparison, result.checks)

@@ -1,4 +1,4 @@
-"""Where to begin: what `pgle` says about a folder and a machine, and what `pgle init` writes."""
+"""How to begin: what `pgle` says about a folder and a machine, and what `pgle init` writes."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from pgle.run.inputs.folder import RUN, FolderContents, Sight
 from pgle.run.inputs.next_command import UNKNOWN
 
 if TYPE_CHECKING:
-    # NumPy, which `pgle` alone does without
+    # this module imports NumPy, which `pgle` alone does not need
     from pgle.run.ask.machine import MachineCheck
     from pgle.run.doctor import Chain, ChainLink, Diagnosis
     from pgle.run.init import Starter
@@ -31,8 +31,8 @@ START = (
     ),
     ("pgle run -- python train.py", "on GPUs: measure, and run with the profile"),
 )
-"""For a folder that holds nothing yet."""
-COMMANDS = 3  # that are offered at most
+"""What to do in a folder without pgle's files."""
+COMMANDS = 3  # most commands to offer
 
 
 def folder_page(found: FolderContents) -> Page:
@@ -65,7 +65,7 @@ def folder_page(found: FolderContents) -> Page:
 
 
 def _commands(sight: Sight) -> Commands:
-    """What to type for the newest of some files: of a run directory what all answers on it say."""
+    """What to type for the newest file of a kind. For a run directory this is its next move."""
     return (
         way_in_run(RunDirectory(sight.paths[0]))
         if sight.kind == RUN
@@ -85,7 +85,7 @@ def _empty_folder(note: str) -> Page:
 
 
 def _newest_row(sight: Sight) -> tuple[Value, ...]:
-    """The kind of some files, the newest, and how many more there are."""
+    """The kind of some files, the newest one, and the number of the others."""
     others = len(sight.paths) - 1
     more = f" and {others:,} more" if others else ""
     return sight.kind, printable(f"{sight.paths[0]}{more}")
@@ -112,7 +112,7 @@ def starters_page(starters: Mapping[str, Starter]) -> Page:
 
 
 def written_page(written: Sequence[Path], starter: Starter, folder: Path) -> Page:
-    """What was written into a folder, and what to do with it there."""
+    """The files that were written into a folder, and how to use them there."""
     there = "" if folder == Path() else f"{typed('cd', near(folder))} && "
     return Page(
         title="pgle init",
@@ -124,14 +124,14 @@ def written_page(written: Sequence[Path], starter: Starter, folder: Path) -> Pag
     )
 
 
-FIRST, FOUND = 3, 48  # checks on the first screen, and characters of what each found
+FIRST, FOUND = 3, 48  # checks on the first screen, and most characters of each finding
 TONES: dict[str, Tone] = {"ok": "good", "warn": "warn", "fail": "bad"}
 
 
 class DoctorDocument(Document):
     """``pgle.doctor/1``: what this machine can do, then every check."""
 
-    ok: bool  # nothing fails; warnings are allowed
+    ok: bool  # no check failed; warnings are allowed
     profiles: bool
     rehearses: bool
     diagnosis: Diagnosis = flat()
@@ -173,7 +173,7 @@ _ABLE: Mapping[tuple[bool, bool], tuple[str, Tone]] = {
     (True, False): ("Can measure; cannot rehearse or simulate", "warn"),
     (False, False): ("Cannot measure, rehearse or simulate", "bad"),
 }
-"""The verdict by whether a machine can measure, and whether it can rehearse."""
+"""The verdict by (can measure, can rehearse)."""
 
 
 def doctor_page(diagnosis: Diagnosis) -> Page:
@@ -199,7 +199,7 @@ def doctor_page(diagnosis: Diagnosis) -> Page:
 
 
 def _problems(diagnosis: Diagnosis) -> list[MachineCheck]:
-    """The checks that are not ok: failures first, then what keeps from rehearsing."""
+    """The checks that are not ok: failures first, then those that prevent rehearsals."""
     keeps = diagnosis.keeps_from_rehearsing
     marked = [check for check in diagnosis.checks if check.verdict != "ok"]
     marked.sort(key=lambda check: (check.verdict != "fail", check.name not in keeps))
@@ -207,21 +207,21 @@ def _problems(diagnosis: Diagnosis) -> list[MachineCheck]:
 
 
 def _installed(diagnosis: Diagnosis) -> Iterator[str]:
-    """Yield what was found of jax and GPUs, if both work."""
+    """Yield the jax and GPUs that were found, if both work."""
     for check in diagnosis.checks:
         if check.name in ("jax", "GPUs") and check.verdict == "ok":
             yield check.found
 
 
 def _kept_by(diagnosis: Diagnosis) -> str:
-    """`` (see jax, GPUs)``: the checks that keep from something; empty if nothing does."""
+    """`` (see jax, GPUs)``: the checks that prevent something; empty if none does."""
     keeps = (*diagnosis.keeps_from_profiling, *diagnosis.keeps_from_rehearsing)
     names = ", ".join(dict.fromkeys(keeps))
     return f" (see {names})" if names else ""
 
 
 def _way(diagnosis: Diagnosis, marked: Sequence[MachineCheck]) -> Way:
-    """Return the commands that mend problems, then the run that this machine can do."""
+    """Return commands that fix problems, then the run that this machine can do."""
     commands = tuple(check.command for check in marked if check.command)
     way = to_way(_runs(diagnosis))
     if not commands and not way.done:
@@ -248,7 +248,7 @@ def _problem_row(check: MachineCheck) -> tuple[Value, ...]:
 
 
 def proof_page(proof: Chain) -> Page:
-    """Show whether each link of the chain held."""
+    """Show whether each link of the chain works."""
     broken = ", ".join(link.name for link in proof.links if not link.ok)
     verdict = f"All {len(proof.links)} links of the chain hold"
     tone: Tone = "good"

@@ -92,8 +92,8 @@ def _change_row(change: StepChange, most_note: int | None = None) -> tuple[Value
     """A row for a change.
 
     Args:
-        change: of one instruction or one kind of time.
-        most_note: characters that a note may have if both steps have the row; None: any number.
+        change: change of one instruction or one kind of time.
+        most_note: most characters of a note if both steps have the row; None: no limit.
     """
     before, after = change.before, change.after
     note = change.note
@@ -112,7 +112,7 @@ def _change_row(change: StepChange, most_note: int | None = None) -> tuple[Value
 
 
 def _both_names(change: StepChange) -> str:
-    """Return the name of a row, with its old name if that differs."""
+    """Return the name of a row, and its old name if that differs."""
     before, after = change.before, change.after
     if before and after and before.name != after.name:
         return f"{change.name}, was {before.name}"
@@ -145,7 +145,7 @@ def _all_changes(found: Differences) -> Table:
 
 
 def _both_parts(found: Differences) -> Table:
-    """A row for each part of the step."""
+    """A row for each part of both steps."""
     whole_us = found.before.step_us
     before = [*parts_of(found.before), ("step", found.before.step_us)]
     after = [*parts_of(found.after), ("step", found.after.step_us)]

@@ -35,12 +35,12 @@ _MOST_SHAPE = 40  # characters of a shape
 def step_sections(
     step: MeasuredStep, found: Account, findings: Sequence[StepFinding]
 ) -> tuple[Section, ...]:
-    """Facts about a step.
+    """Return the sections about a step.
 
     Args:
         step: the measured step.
         found: its account.
-        findings: on it.
+        findings: findings on the step.
     """
     remarks = map(printable, step.costs.warnings)
     return (
@@ -64,7 +64,7 @@ def _time_sections(step: MeasuredStep) -> Iterator[Section]:
 
 
 def _hlo_sections(step: MeasuredStep) -> Iterator[Section]:
-    """Yield what the step consists of, as far as HLO names it."""
+    """Yield the sections that need HLO: layers, instructions, collectives, memory."""
     yield _section("layers", "Layers and source lines", _layers(step))
     heading = "Instructions, their executions added up"
     yield _section("instructions", heading, [_instructions(step)])
@@ -97,7 +97,7 @@ def _sentence(words: str) -> str:
 
 
 def _parts(step: MeasuredStep) -> Iterator[Part]:
-    """The parts of the mean step, and of each rank's; idle time by cause."""
+    """The parts of the mean step and of each rank's step; idle time by cause."""
     yield _rank_parts(step)
     causes = [
         (name, us, us / step.step_us)
@@ -114,7 +114,7 @@ def _parts(step: MeasuredStep) -> Iterator[Part]:
 
 
 def _rank_parts(step: MeasuredStep) -> Table:
-    """A row for the mean step; of several ranks one for each."""
+    """A row for the mean step, and one for each rank if there are several."""
     steps = [("mean", step.breakdown)]
     if len(step.windows) > 1:
         steps += [
@@ -133,7 +133,7 @@ def _rank_parts(step: MeasuredStep) -> Table:
 
 
 def _steps(step: MeasuredStep) -> Iterator[Part]:
-    """Every step of the window, and what was left out."""
+    """Every step of the window, and the steps that were left out."""
     heads = (
         "execution",
         Column("runs", Unit.TIME),
@@ -160,7 +160,7 @@ def _layers(step: MeasuredStep) -> Iterator[Part]:
 
 
 def _instructions(step: MeasuredStep) -> Table:
-    """Each instruction with all its executions in a step, the costliest first."""
+    """Each instruction with the sum of its executions in a step, the costliest first."""
     times = (
         Column("times", Unit.RATE),
         Column("each", Unit.TIME),
@@ -192,7 +192,7 @@ def exposed_groups(step: MeasuredStep) -> list[ExposedGroup]:
 
 
 def _group(kind: str, why: str, items: Sequence[MeasuredCollective]) -> ExposedGroup:
-    """Collectives as a group that is named after the first."""
+    """Make a group of collectives, named after the first."""
     count = sum(item.count for item in items)
     exposed_us = sum(item.exposed_us for item in items)
     return ExposedGroup(
@@ -255,7 +255,9 @@ def _collective_row(item: MeasuredCollective) -> tuple[Value, ...]:
 
 
 def _overlap(step: MeasuredStep) -> Iterator[Part]:
-    """Exposed collectives with what hides them, and the scheduler's profile against what ran."""
+    """The exposed collectives with the compute that could hide them, and the profile's costs
+    against the measured ones.
+    """
     overlap = step.overlap
     if overlap is None:
         return
@@ -279,7 +281,7 @@ def _overlap(step: MeasuredStep) -> Iterator[Part]:
 
 
 def _hideable(overlap: Overlap, step_us: float) -> Iterator[Prose]:
-    """How much of the exposed communication a schedule could hide, if there is any."""
+    """Say how much of the exposed communication a schedule could hide; empty without any."""
     lost_us = overlap.hideable_us + overlap.stuck_us
     if lost_us < 0.001 * step_us:
         return
@@ -294,7 +296,9 @@ def _hideable(overlap: Overlap, step_us: float) -> Iterator[Prose]:
 
 
 def _memory(memory: Memory | None) -> Iterator[Part]:
-    """Yield the peak, its share of what a program can use, and what is alive there."""
+    """Yield the peak of memory, its share of the usable memory, and the buffers alive at the
+    peak.
+    """
     if memory is None:
         return
     plan = memory.plan

@@ -1,4 +1,4 @@
-"""Text for people and programs: a console that never breaks a word, a live line, and JSON."""
+"""Text for people and programs: a console that never breaks words, a live line, and JSON."""
 
 from __future__ import annotations
 
@@ -45,17 +45,18 @@ if TYPE_CHECKING:
     from pgle.files import Progress
     from pgle.run.compiler.compile import CompilerPhase, OnPhase
 
-GAP = 2  # columns between those of a table
+GAP = 2  # blanks between the columns of a table
 SHORT, LABEL, SENTENCE = 14, 24, 20
-"""Characters of a cell that stays on one line, and of a row's name that does if that was asked for;
-the least width of a column of sentences.
+"""Widths in characters: longest cell that stays on one line, longest row label that does so on
+request, narrowest column of sentences.
 """
 SCOPE_WIDTH = 32  # characters of a layer's name
-_TIED = "\ue000"  # is the blank of "12.3 ms" until it is printed, so that no line ends there
+#: a blank, as in "12.3 ms", at which no line may end; printed as a blank
+_TIED = "\ue000"
 _UNIT = re.compile(r"(?<=\d) (?=(?:[µmn]?s|[KMGT]i?B)\b)")
 _COMMAND = re.compile(r"\s*(?:[^:'\"]*: )?(?:\S*/|\S+ -m )?(?:pgle|export|eval|git) ")
 _INSTALLS = re.compile(r"\s*(?:[^:'\"]*: )?(?:uv pip|\S*pip|\S+ -m pip) ")
-"""A line to copy that stays one line, however narrow the terminal is."""
+"""A command to copy that stays on one line, however narrow the terminal is."""
 _QUOTED = re.compile(r"'[^']*'")
 _BLANKS_AT_END = re.compile(r"[ \t]+$", re.MULTILINE)
 _ENDLESS = re.compile(rf"[^\n]{{{LONGEST_LINE + 1},}}")
@@ -70,10 +71,10 @@ def _drawable(item: Any) -> Any:
 
 
 class Screen(Console):
-    """A console of rich that takes text as it is."""
+    """A rich console that prints text unchanged."""
 
     def __init__(self, stream: TextIO, width: int) -> None:
-        # in a notebook rich would show what it prints there, whatever the file
+        # in a notebook rich would display its output there, even with a file
         super().__init__(
             file=stream,
             width=width,
@@ -84,8 +85,8 @@ class Screen(Console):
         )
 
     def print(self, *objects: Any, **options: Any) -> None:
-        """As rich prints, but words are never broken or cut, and lines in pipes end where their
-        text does.
+        """Print as rich does, but never break or cut words, and write no blanks at line ends in
+        pipes.
 
         Lines with ``soft_wrap`` stay whole if nothing says how wide the reader is; a command that
         does not fit continues after a backslash, so that it can be copied.
@@ -106,11 +107,11 @@ class Screen(Console):
         self.file.write(inert(_BLANKS_AT_END.sub("", lines.get())))
 
     def _breaks_words(self, item: Any) -> bool:
-        """Whether a text has a word that is longer than a line."""
+        """Whether a text has a word longer than a line."""
         return any(cell_len(word) > self.width for word in str(item).split())
 
     def _has_width(self) -> bool:
-        """Whether something says how wide the reader is: a terminal, or COLUMNS in a pipe."""
+        """Whether the reader's width is known: from a terminal, or from COLUMNS in a pipe."""
         return self.is_terminal or os.environ.get("COLUMNS", "").isdecimal()
 
     def _wrapped(self, item: Any) -> Text:
@@ -120,7 +121,7 @@ class Screen(Console):
                 lines.append(line)
                 continue
             follow_on = " \\" if _COMMAND.match(line) else ""
-            if follow_on:  # quoted words stay whole
+            if follow_on:  # keep quoted words whole
                 line = _QUOTED.sub(lambda quoted: quoted[0].replace(" ", _TIED), line)
             indent = " " * (len(line) - len(line.lstrip()) + 2 * len(follow_on))
             parts = wrap(
@@ -136,7 +137,9 @@ class Screen(Console):
     def render(
         self, renderable: RenderableType, options: ConsoleOptions | None = None
     ) -> Iterable[Segment]:
-        """As rich renders; what a name holds is printed, never obeyed by the terminal."""
+        """Render as rich does, but escape control characters in names, so that the terminal does
+        not obey them.
+        """
         for segment in super().render(renderable, options):
             text = segment.text.replace(_TIED, " ")
             if segment.control or text.isprintable():
@@ -147,7 +150,7 @@ class Screen(Console):
                 )
 
     def on_broken_pipe(self) -> None:
-        """Left to the command line, which ends quietly; rich would end with 1."""
+        """Do nothing: the command line ends quietly. Rich would exit with 1."""
         raise BrokenPipeError
 
 
@@ -159,7 +162,7 @@ def grid(
     whole: Collection[int] = (),
     header: bool = True,
 ) -> table.Table:
-    """A borderless table, as wide as there is room.
+    """Return a borderless table that uses the available width.
 
     Args:
         heads: of its columns.
@@ -183,13 +186,15 @@ def grid(
 
 
 def _rich_cell(cell: Any) -> Any:
-    """A text whose numbers stay on one line with their units; other cells as they are."""
+    """Bind the numbers of a text to their units, so that no line ends between them. Other cells
+    stay unchanged.
+    """
     return Text(_UNIT.sub(_TIED, cell)) if isinstance(cell, str) else cell
 
 
 class _Layout(table.Table):
-    """A table that breaks no word. If columns have no room, the last ones are printed below their
-    row.
+    """A table that breaks no word. If the terminal is too narrow, the last columns are printed
+    below their row.
     """
 
     def __rich_console__(
@@ -225,12 +230,12 @@ class _Layout(table.Table):
             yield from _rest(hidden, index, options.max_width)
 
     def _texts(self, column: table.Column) -> list[str]:
-        """Head, which is empty if heads are not shown, and cells of a column."""
+        """The head and cells of a column. The head is empty if heads are hidden."""
         head = str(column.header) if self.show_header else ""
         return [head, *map(str, column.cells)]
 
     def _row(self, columns: Sequence[table.Column], *, header: bool) -> table.Table:
-        """A table for one row of some columns."""
+        """A table of one row, with some columns."""
         row = table.Table(box=None, pad_edge=False, show_header=header)
         for column in columns:
             row.add_column(
@@ -243,7 +248,9 @@ class _Layout(table.Table):
 
 
 def _below(column: table.Column, head: str, text: str) -> str:
-    """Head and text of a cell that is below its row; empty if it has no words, as a bar."""
+    """The head and text of a cell printed below its row; empty for a cell without words, such as a
+    bar.
+    """
     if not re.search(r"\w", text):
         return ""
     if not head:
@@ -254,12 +261,12 @@ def _below(column: table.Column, head: str, text: str) -> str:
 def _rest(
     hidden: Sequence[tuple[table.Column, Sequence[str]]], index: int, width: int
 ) -> Iterator[Text]:
-    """The cells of a row that do not fit next to the others, as lines.
+    """Return the cells of a row that do not fit next to the others, as lines.
 
     Args:
         hidden: the columns without room, each with its head and its cells as texts.
-        index: of the row.
-        width: of a line.
+        index: index of the row.
+        width: width of a line.
     """
     cells = (
         _below(column, texts[0].strip(), texts[index + 1]) for column, texts in hidden
@@ -275,11 +282,11 @@ def _rest(
 
 
 def _fitting(least: Sequence[int], width: int) -> int:
-    """How many columns have room next to each other, one at least.
+    """Return how many columns fit next to each other, at least one.
 
     Args:
-        least: the columns that each needs.
-        width: that there are.
+        least: least width of each column.
+        width: the available width.
     """
     for count in range(len(least), 1, -1):
         if sum(least[:count]) + GAP * (count - 1) <= width:
@@ -293,7 +300,7 @@ def _widths(
     least: Sequence[int],
     width: int,
 ) -> list[int]:
-    """The width of each column, so that they fit into `width` if `least` does.
+    """Choose the width of each column. They fit into `width` if `least` does.
 
     Args:
         texts: of each column the head and the cells.
@@ -307,11 +314,11 @@ def _widths(
         if stays:
             widths[index] = widest[index]
     columns = range(len(widths))
-    # If there is too little room, the columns that gain most from wrapping wrap first.
+    # If the width is too small, wrap the columns first that shrink most by it.
     for index in sorted(columns, key=lambda index: least[index] - widths[index]):
         lacking = max(sum(widths) - width, 0)
         widths[index] = max(least[index], widths[index] - lacking)
-    # The columns that need least get the rest of the room first.
+    # Columns that need least get the remaining width first.
     wishes = [widest[index] - widths[index] for index in columns]
     spare = max(width - sum(widths), 0)
     for rank, index in enumerate(sorted(columns, key=wishes.__getitem__)):
@@ -322,13 +329,15 @@ def _widths(
 
 
 def _widest(texts: Sequence[str]) -> int:
-    """The columns of the longest line."""
+    """The width of the longest line."""
     lines = "\n".join(texts).split("\n")
     return max(map(cell_len, lines))
 
 
 def _least(head: str, *cells: str) -> int:
-    """The columns that cells need so that no word is broken and no sentence becomes a tower."""
+    """The least width at which no word of the cells is broken and sentences do not become a
+    tower.
+    """
     words = head.split()
     for cell in cells:  # a short one (``12.3 ms``) stays on one line
         words += [cell] if len(cell) <= SHORT else re.findall(r"^\s*\S+|\S+", cell)
@@ -337,16 +346,16 @@ def _least(head: str, *cells: str) -> int:
 
 
 WIDTH, MIN_WIDTH, MAX_WIDTH = 100, 30, 200
-"""Columns if nothing says how many there are, and limits: no table can be laid out in less."""
+"""Width if it is unknown, and limits of it. Below the lower limit no table can be laid out."""
 
 
 quiet = False
-"""Whether an answer is its verdict alone, as ``--quiet`` asks."""
+"""Whether only the verdict of an answer is printed (``--quiet``)."""
 
 
 def console() -> Screen:
-    """A console as wide as COLUMNS says, else as the terminal is, else of 100 columns. `NO_COLOR`
-    is respected.
+    """Return a console. Its width comes from COLUMNS, else from the terminal, else it is 100.
+    `NO_COLOR` is respected.
     """
     return Screen(sys.stdout, _width(sys.stdout))
 
@@ -368,7 +377,9 @@ def bar(fraction: float) -> str:
 
 
 def near(path: Path) -> Path:
-    """A path as short as it can be typed here: relative if it is below the working directory."""
+    """Return the shortest path that can be typed here: relative if it is below the working
+    directory.
+    """
     here = Path.cwd()
     return path.relative_to(here) if path.is_relative_to(here) else path
 
@@ -380,7 +391,7 @@ def warn(lines: Iterable[str]) -> None:
 
 
 def say(line: str) -> None:
-    """Print a line of pgle's own to stderr."""
+    """Print a line by pgle to stderr."""
     text = inert(f"pgle: {named(one_line(line))}")
     if sys.stderr.isatty():
         text = fill(
@@ -394,7 +405,7 @@ def say(line: str) -> None:
 
 
 def agreed(words: str) -> bool:
-    """Whether the user agrees to something, asked on a terminal; False if there is none."""
+    """Ask on the terminal whether the user agrees. Without a terminal return False."""
     if not (sys.stdin.isatty() and sys.stderr.isatty()):
         return False
     print(f"{one_line(words)}. Do it? [y/N] ", end="", file=sys.stderr, flush=True)
@@ -429,26 +440,30 @@ def plain(value: Any) -> Any:
 
 
 FLAT: Mapping[str, bool] = {"flat": True}
-"""Metadata of a field whose own fields take its place in JSON. If it is None, they are absent."""
+"""Metadata of a field whose own fields replace it in JSON. If its value is None, they are
+absent.
+"""
 
 
 def flat() -> Any:
-    """A field of a document whose own fields take its place."""
+    """Declare a field of a document whose own fields replace it in JSON."""
     return field(metadata=FLAT)
 
 
 @dataclass_transform(frozen_default=True, field_specifiers=(flat,))
 @dataclass(frozen=True)
 class Document:
-    """An object that pgle prints as JSON. Each kind is a frozen dataclass, without saying so."""
+    """An object that pgle prints as JSON. Subclasses become frozen dataclasses without a
+    decorator.
+    """
 
     def __init_subclass__(cls) -> None:
         dataclass(frozen=True)(cls)
 
     @classmethod
     def of_value(cls, *values: object, **others: Any) -> Self:
-        """A document of which `others` are given. Each other field is the attribute of that name,
-        of the first value that has it.
+        """Make a document. `others` gives some fields. Every other field is the attribute of that
+        name from the first value that has it.
         """
         for item in fields(cls):
             if item.name not in others:
@@ -457,7 +472,7 @@ class Document:
 
 
 def _said_first(name: str, values: Iterable[object]) -> object:
-    """An attribute of the first value that has it."""
+    """The attribute of the first value that has it."""
     for value in values:
         found = getattr(value, name, MISSING)
         if found is not MISSING:
@@ -492,8 +507,8 @@ class ErrorDocument(Document):
 
 
 def as_json(schema: str, value: Any) -> str:
-    """The object as indented JSON text; ``schema`` such as ``pgle.verify/1`` comes first. What a
-    terminal acts upon, or UTF-8 cannot encode, is escaped.
+    """The object as indented JSON text; ``schema`` such as ``pgle.verify/1`` comes first.
+    Characters that a terminal obeys, or that UTF-8 cannot encode, are escaped.
     """
     return json_lines(
         json.dumps({"schema": schema, **plain(value)}, indent=2, ensure_ascii=False)
@@ -501,15 +516,15 @@ def as_json(schema: str, value: Any) -> str:
 
 
 def json_lines(document: str) -> str:
-    """JSON with the same values that no terminal and no CI runner acts upon, and that UTF-8 can
-    encode.
+    """Escape JSON without changing its values, so that UTF-8 can encode it and no terminal or CI
+    runner obeys it.
     """
     lines = document.rstrip("\n").replace("##", "#\\u0023").split("\n")
     return "\n".join(_escaped(line, str.isprintable) for line in lines) + "\n"
 
 
 def _escaped(line: str, stays: Callable[[str], bool]) -> str:
-    """A line of JSON in which only some characters stay as they are."""
+    """Escape a line of JSON, except the characters `stays`."""
     if stays(line):
         return line
 
@@ -542,21 +557,22 @@ SCHEDULES = {
     "profiled": "the schedule with the profile",
     "proof": "the proof",
 }
-"""What a compilation is for, by the name of its folder."""
+"""What a compilation is for, by its folder's name."""
 
 
 @dataclass
 class Line:
-    """The state of the work; any thread may change it."""
+    """The state of the work shown on the live line. Any thread may change it."""
 
     what: str  # ``reading traces``
-    done: int = 0  # of `total`
-    total: int = 0  # 0: not known
-    noun: str = ""  # the counted thing: ``trial``; empty: a share is shown
-    item: str = ""  # the one that `done` counts up to, in words
-    best: str = ""  # the best so far, in words
+    done: int = 0  # number of finished items
+    total: int = 0  # number of all items; 0: unknown
+    noun: str = ""  # what is counted: ``trial``; empty: the line shows a share
+    item: str = ""  # name of the current item
+    best: str = ""  # description of the best so far
     since: float = field(default_factory=time.monotonic)
-    _least_left_s: float = field(default=math.inf, init=False)  # that was shown
+    #: seconds: the least time left that the line has shown
+    _least_left_s: float = field(default=math.inf, init=False)
 
     def text(self, now: float) -> str:
         """``trial 5 of 20 · best −4.4 % · compiling · 18 s, about 50 s left``."""
@@ -576,8 +592,8 @@ class Line:
         return printable(" · ".join(parts))
 
     def _left(self, elapsed_s: float) -> str:
-        """``, about 50 s left``; empty if that is not known, less than a second, or more than was
-        shown before.
+        """``, about 50 s left``; empty if unknown, below a second, or more than was shown
+        before.
         """
         if not 0 < self.done < self.total:
             return ""
@@ -590,9 +606,7 @@ class Line:
 
 @contextmanager
 def live(what: str) -> Iterator[Line]:
-    """A line that is shown while the context lasts, if `is_shown`; the work changes what it
-    says.
-    """
+    """Show a live line while the context lasts, if `is_shown`. The caller changes its text."""
     line = Line(what)
     if not is_shown:
         yield line
@@ -610,11 +624,11 @@ def live(what: str) -> Iterator[Line]:
 
 @contextmanager
 def progress(what: str) -> Iterator[Progress]:
-    """A line that shows progress; the yielded function takes (done, total)."""
+    """Show a line with progress. The yielded function takes (done, total)."""
     with live(what) as line:
 
         def advance(done: int, total: int) -> None:
-            # After reading comes parsing: a full bar would claim that the work is done.
+            # Parsing follows reading, so a full bar would claim that the work is done.
             line.done, line.total = (done, total) if done < total else (0, 0)
             line.what = what if done < total else f"{what}: all read, working on it"
 
@@ -623,7 +637,7 @@ def progress(what: str) -> Iterator[Progress]:
 
 @contextmanager
 def phases(line: Line | None = None) -> Iterator[OnPhase]:
-    """A function that takes the phases of compilations, and has a line show them."""
+    """Return a function that receives the phases of compilations and shows them on a line."""
     running: dict[str, CompilerPhase] = {}
     with (
         live("starting XLA's compiler") if line is None else nullcontext(line) as shown
@@ -642,7 +656,7 @@ def phases(line: Line | None = None) -> Iterator[OnPhase]:
 
 
 def _compiling(running: Mapping[str, CompilerPhase]) -> str:
-    """What compiles, by the last compilation of those that run; by the name of its folder."""
+    """Say what compiles, from the folder of the last compilation that runs."""
     folder, last = list(running.items())[-1]
     what = f", {SCHEDULES[folder]}" if folder in SCHEDULES else ""
     module = f" {last.module}" if last.module else ""

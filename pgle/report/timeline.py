@@ -1,5 +1,5 @@
-"""A step as pages draw it: its parts as tiles; and its timeline, of a prediction or of a trace, as
-text too.
+"""A step as pages draw it: its parts as tiles, and its timeline, predicted or measured, also as
+text.
 """
 
 from __future__ import annotations
@@ -40,10 +40,10 @@ PARTS: Mapping[Color, str] = {
 }
 """The parts of a step that add up to it, by the name of their colour."""
 OTHER_WORK = "other GPU work"
-# share of the exposed time that the groups of the first screen explain, if `GROUPS` suffice
+# share of the exposed time that the first screen's groups should explain, if `GROUPS` suffice
 EXPLAINED = 0.95
 GROUPS = 3
-OTHERS = "others"  # the row of what is not named
+OTHERS = "others"  # the row of groups that are not named
 
 
 def times_of(found: Breakdown) -> tuple[float, ...]:
@@ -57,8 +57,8 @@ def times_of(found: Breakdown) -> tuple[float, ...]:
 
 
 def colored_parts(found: Breakdown) -> list[tuple[Color, float]]:
-    """The parts of a step that add up to it, in microseconds: of a measured one also work of no
-    instruction.
+    """The parts of a step that add up to it, in microseconds. A measured step also has work that
+    belongs to no instruction.
     """
     parts: list[tuple[Color, float]] = list(zip(PARTS, times_of(found), strict=True))
     if isinstance(found, StepBreakdown) and found.other_us > 0:
@@ -72,12 +72,12 @@ def parts_of(found: Breakdown) -> list[tuple[str, float]]:
 
 
 def tiles(sides: Sequence[tuple[str, Breakdown]], note: str = "") -> tuple[Tile, ...]:
-    """Step, exposed and idle time as tiles: of two sides with the change, of one as shares of the
+    """Step, exposed and idle time as tiles. Two sides show the change, one side shows shares of the
     step.
 
     Args:
         sides: one step, or one before and one after, each with its name.
-        note: what holds for all figures: ``simulated``.
+        note: a remark on all figures: ``simulated``.
     """
     longest_us = max(1e-9, *(parts.step_us for _, parts in sides))
 
@@ -102,7 +102,7 @@ def tiles(sides: Sequence[tuple[str, Breakdown]], note: str = "") -> tuple[Tile,
 
 
 def _tile(label: str, times: Sequence[float], bars: tuple[Bar, ...], note: str) -> Tile:
-    """A tile with its figure; of two sides with the change."""
+    """A tile with its figure; for two sides with the change."""
     about = ""
     if len(times) > 1 and times[0] > 0:
         about = figures.change(times[1] / times[0] - 1)
@@ -111,7 +111,9 @@ def _tile(label: str, times: Sequence[float], bars: tuple[Bar, ...], note: str) 
 
 
 def _step_bar(name: str, parts: Breakdown, longest_us: float) -> Bar:
-    """A step as long as it is of the longest; in words the shares of its own time."""
+    """A bar for a step, as long as its share of the longest step. Its text has the shares of its
+    own time.
+    """
     times = colored_parts(parts)
     shares = ((color, us / max(parts.step_us, 1e-9)) for color, us in times)
     words = ", ".join(
@@ -125,12 +127,12 @@ def _of_step(us: float, parts: Breakdown) -> str:
 
 
 def most_exposed(found: Sequence[ExposedGroup], least_us: float) -> list[ExposedGroup]:
-    """The groups that explain most of the exposed time, three at most, and all others as one, so
-    that they add up.
+    """Return the groups that explain most of the exposed time, at most three, and all others as one
+    group.
 
     Args:
         found: collectives in groups.
-        least_us: exposed time that need not be explained.
+        least_us: exposed time that may stay unexplained.
     """
     total_us = left_us = sum(group.most_us for group in found)
     chosen: list[ExposedGroup] = []
@@ -144,7 +146,7 @@ def most_exposed(found: Sequence[ExposedGroup], least_us: float) -> list[Exposed
 
 
 def _together(left: Sequence[ExposedGroup]) -> ExposedGroup:
-    """Groups that are not named, as one."""
+    """Merge the groups that are not named."""
     return ExposedGroup(
         OTHERS,
         "",
@@ -156,7 +158,7 @@ def _together(left: Sequence[ExposedGroup]) -> ExposedGroup:
 
 
 def group_label(group: ExposedGroup) -> str:
-    """``all-gather ×72, synchronous``; of those that are not named ``others (5)``."""
+    """``all-gather ×72, synchronous``; ``others (5)`` for merged groups."""
     if group.kind == OTHERS:
         return f"{OTHERS} ({group.count:,})"
     kind, comma, sync = group.kind.partition(",")
@@ -164,7 +166,7 @@ def group_label(group: ExposedGroup) -> str:
 
 
 class Style(IntEnum):
-    """What a bar is, and so how it is drawn."""
+    """The kind of a bar, which decides how it is drawn."""
 
     COMPUTE = 0
     MATMUL = 1
@@ -173,11 +175,11 @@ class Style(IntEnum):
     OTHER = 4
 
 
-# bars that a page draws at most, some 4 MB; of longer traces the first steps are drawn
+# most bars that a page draws, about 4 MB; of longer traces only the first steps are drawn
 MOST_BARS = 400_000
-MOST_OPEN = 2  # devices whose lanes are open at first
-MARGIN = 16  # columns left of a timeline in text: the kind of work
-LONG = 200  # letters of a shape; tuples of combined collectives have thousands
+MOST_OPEN = 2  # devices whose lanes are unfolded at first
+MARGIN = 16  # columns left of a text timeline, for the kind of work
+LONG = 200  # letters of a shape; tuples of combined collectives can have thousands
 _SHADES = " ░▒▓█"
 _KINDS = {
     "compute": (Style.COMPUTE, Style.MATMUL),
@@ -196,16 +198,16 @@ class BarLabel(NamedTuple):
     """What a page shows about an instruction when the reader points at its bar."""
 
     style: Style  # how its bars are drawn
-    sync: bool  # a collective that runs in turn with compute
+    sync: bool  # a collective that alternates with compute
     name: str  # of the instruction
     kind: str  # ``all-gather``, ``matmul`` or its opcode
-    lhs_name: str = ""  # its name when LHS ran, if that is another
+    lhs_name: str = ""  # its name when LHS ran, if it differs
     op_name: str = ""  # the framework's name
-    shape: str = ""  # of its result
+    shape: str = ""  # shape of its result
     source: str = ""  # file and line of the program
-    cost: str = ""  # where its time comes from: ``measured``, ``estimated`` …
+    cost: str = ""  # origin of its time: ``measured``, ``estimated`` …
     follower: str = (
-        ""  # of an asynchronous collective, the first instruction after its done
+        ""  # for an asynchronous collective, the first instruction after its done
     )
 
 
@@ -235,9 +237,9 @@ class Span:
     start_us: float
     end_us: float
     depth: int = 0  # 0 for the outermost
-    # iterations that are drawn as one, stretched over the time of all; 0: none
+    # iterations drawn as one, stretched over the time of all; 0: none
     folded: int = 0
-    # folded_start_us, folded_end_us: the part that they take
+    # folded_start_us, folded_end_us: the folded iterations
     folded_start_us: float = 0.0
     folded_end_us: float = 0.0
 
@@ -247,14 +249,14 @@ class Panel:
     """One device, or one schedule of one device."""
 
     label: str  # ``LHS, no profile``, ``GPU 3``
-    note: str  # what its times are: ``measured``, ``predicted from estimated costs``
+    note: str  # origin of its times: ``measured``, ``predicted from estimated costs``
     parts: Breakdown  # of one step
-    length_us: float  # of the drawn part
+    length_us: float  # length of the drawn part
     names: tuple[BarLabel, ...]  # the instructions
     lanes: tuple[Lane, ...]  # compute first
     spans: tuple[Span, ...] = ()  # loops and steps
     opened: bool = True  # whether the page shows its lanes at first
-    unit: str = "step"  # what `parts` are of
+    unit: str = "step"  # what `parts` describes
 
     @property
     def facts(self) -> tuple[str, ...]:
@@ -268,11 +270,11 @@ class Panel:
 
     @cached_property
     def styles(self) -> npt.NDArray[np.uint8]:
-        """uint8[names], their `Style`."""
+        """uint8[names], the `Style` of each."""
         return np.array([item.style for item in self.names], dtype=np.uint8)
 
     def busy(self, *styles: Style) -> Intervals:
-        """When bars of some styles run, in all lanes."""
+        """The intervals in which bars of some styles run, in all lanes."""
         starts: list[npt.NDArray[np.float64]] = []
         ends: list[npt.NDArray[np.float64]] = []
         for lane in self.lanes:
@@ -286,12 +288,12 @@ class Panel:
 
     @cached_property
     def compute(self) -> Intervals:
-        """When something computes."""
+        """The intervals in which something computes."""
         return self.busy(Style.COMPUTE, Style.MATMUL)
 
     @cached_property
     def exposed(self) -> Intervals:
-        """When collectives run and nothing computes."""
+        """The intervals in which collectives run and nothing computes."""
         return without(self.busy(Style.COMMUNICATION), self.compute)
 
 
@@ -301,7 +303,7 @@ def panel_of(
     """A predicted step as a panel.
 
     Args:
-        note: where its costs come from: ``measured``, ``simulated``, ``estimated`` …
+        note: origin of its costs: ``measured``, ``simulated``, ``estimated`` …
         module: the scheduled module, for shapes, names of the framework and what waits for a
             collective.
     """
@@ -336,14 +338,14 @@ def _loop_span(loop: Loop) -> Span:
 
 
 def disjoint(bars: Lane) -> list[Lane]:
-    """Bars as lanes in which none overlaps another: as many as run at once, one at least; the first
+    """Split bars into lanes without overlaps: as many as run at once, at least one. The first lane
     has a label.
     """
     bars = chosen(bars, np.argsort(bars.start_us, kind="stable"))
     end = bars.end_us
     if bool((bars.start_us[1:] >= end[:-1] - 1e-6).all()):
         return [bars]
-    ends: list[float] = []  # of the last bar of each lane
+    ends: list[float] = []  # end of the last bar of each lane
     place = np.empty(len(end), dtype=np.int32)
     times = zip(bars.start_us.tolist(), end.tolist(), strict=True)
     for row, (first, last) in enumerate(times):
@@ -356,7 +358,7 @@ def disjoint(bars: Lane) -> list[Lane]:
 
 
 def chosen(lane: Lane, rows: npt.NDArray[np.intp]) -> Lane:
-    """Some bars of a lane."""
+    """Select bars of a lane."""
     return Lane(
         lane.label,
         lane.start_us[rows],
@@ -392,7 +394,7 @@ def _predicted_labels(timeline: Timeline, module: Module | None) -> Iterator[Bar
 
 
 def _first_rows(timeline: Timeline) -> npt.NDArray[np.int64]:
-    """int64[names], the first row of each name."""
+    """int64[names], the first row with each name."""
     first = np.zeros(len(timeline.names), dtype=np.int64)
     backwards = np.arange(len(timeline))[::-1]
     first[timeline.instruction[::-1]] = backwards
@@ -400,24 +402,24 @@ def _first_rows(timeline: Timeline) -> npt.NDArray[np.int64]:
 
 
 def followers_of(module: Module | None, names: Iterable[str]) -> Mapping[str, str]:
-    """By name of a collective's start, the first instruction after its done."""
+    """The first instruction after the done of each collective, by the name of its start."""
     return {} if module is None else followers(module, frozenset(names))
 
 
 def style_of(stream: Stream, kind: str) -> Style:
-    """How the bar of an instruction looks."""
+    """Choose the style of an instruction's bars."""
     if stream is Stream.COMPUTE and kind == "matmul":
         return Style.MATMUL
     return _STYLE_OF[stream]
 
 
 def other_name(lhs_name: str, name: str) -> str:
-    """The name when LHS ran; empty if it is the same."""
+    """The name when LHS ran; empty if it does not differ."""
     return "" if lhs_name == name else lhs_name
 
 
 def described(label: BarLabel, module: Module | None) -> BarLabel:
-    """A label with the shape, the framework's name and the source that the module has for it."""
+    """Add to a label the shape, the framework's name and the source from the module."""
     known = None if module is None else module.instructions.get(label.name)
     if known is None:
         return label
@@ -434,7 +436,7 @@ _kept = lru_cache(maxsize=1 << 14)(kept_text)
 def text_timeline(
     panels: Sequence[Panel], width: int = 100, until_us: float = 0.0
 ) -> str:
-    """A block of lines per panel, `width` columns wide; up to a time, or all if it is 0."""
+    """Draw each panel as a block of lines, `width` columns wide, up to `until_us` (0: all)."""
     longest_us = max((panel.length_us for panel in panels), default=0.0)
     end_us = until_us or longest_us
     cells = width - MARGIN
@@ -450,7 +452,7 @@ def _panel_lines(panel: Panel, edges: npt.NDArray[np.float64]) -> Iterator[str]:
     """The facts of a panel, a shaded line for each kind of work, and where the GPU waits.
 
     Args:
-        edges: float64[columns + 1], the times at which columns begin and the last one ends.
+        edges: float64[columns + 1], the start of each column and the end of the last.
     """
     step, *others = panel.facts
     facts = ", ".join([f"{step}{_costs_words(panel.note)}", *others])
@@ -473,7 +475,7 @@ def _costs_words(note: str) -> str:
 
 
 def _shares(busy: Intervals, edges: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
-    """float64[columns], the part of each column's time that is busy."""
+    """float64[columns], the busy share of each column's time."""
     return covered(busy, edges[:-1], edges[1:]) / np.diff(edges)
 
 
@@ -489,12 +491,11 @@ def _mark(share: float) -> str:
 
 
 def timeline(panels: Sequence[Panel], first_us: float = 0.0) -> value.TimelineData:
-    """A timeline of panels.
+    """Make a timeline of panels.
 
     Args:
         panels: schedules or devices, one above the other.
-        first_us: the part of time that is seen first, from 0; 0: one step, or all if there are no
-            steps.
+        first_us: length of the part shown first; 0: one step, or all without steps.
     """
     return value.TimelineData(
         encode(panels, first_us), text_timeline(panels, until_us=first_us)
@@ -502,7 +503,7 @@ def timeline(panels: Sequence[Panel], first_us: float = 0.0) -> value.TimelineDa
 
 
 def encode(panels: Sequence[Panel], first_us: float = 0.0) -> str:
-    """The scene of some panels, packed. Names are made printable here."""
+    """Pack the scene of some panels. This makes names printable."""
     texts = {"": 0}
     numbers: dict[BarLabel, int] = {}
     records: list[Any] = []
@@ -519,14 +520,14 @@ def encode(panels: Sequence[Panel], first_us: float = 0.0) -> str:
 
 
 def _record(item: BarLabel, texts: dict[str, int]) -> list[int]:
-    """A label as numbers; new texts are added to `texts`."""
+    """Encode a label as numbers. New texts are added to `texts`."""
     style, sync, *words = item
     numbers = [texts.setdefault(printable(word), len(texts)) for word in words]
     return [int(style), int(sync), *numbers]
 
 
 def _panel_data(panel: Panel, places: npt.NDArray[np.int64]) -> ScenePanel:
-    """A panel. `places` maps its names to their index among the names of all panels."""
+    """Encode a panel. `places` maps its names to their index among the names of all panels."""
     lanes = [_lane_data(lane, places) for lane in panel.lanes]
     rows = sum(lane.count.sum() for lane in panel.lanes)
     return ScenePanel(
@@ -554,7 +555,7 @@ def _span_data(span: Span) -> SceneSpan:
 
 
 def _lane_data(lane: Lane, places: npt.NDArray[np.int64]) -> SceneLane:
-    """Bars in ns; those that do not overlap do not overlap after rounding either."""
+    """Encode bars in ns. Rounding does not make bars overlap."""
     start = np.rint(lane.start_us * 1e3).astype(np.int64)
     end = np.maximum(np.rint(lane.end_us * 1e3).astype(np.int64), start)
     next_start = np.maximum(start[1:], start[:-1])

@@ -23,8 +23,8 @@ MODULES = 8  # on the first screen
 
 
 def trace_page(path: str, summary: TraceSummary, following: Next) -> Page:
-    """Show modules with their executions first; sections have instructions, devices and what was
-    left out.
+    """Show modules with their executions. Sections have instructions, devices and what was left
+    out.
     """
     kinds = [f"{count:,} {kind.words}" for kind, count in summary.kinds.items()]
     span = figures.time(summary.span_us)
@@ -68,7 +68,7 @@ def _counts(summary: TraceSummary, left_out: int) -> str:
 
 
 def _left_executions(summary: TraceSummary) -> Iterator[str]:
-    """A line for each execution whose costs do not count."""
+    """A line for each execution that is not used for costs."""
     for item in summary.modules:
         for execution in item.executions:
             if execution.left_out:
@@ -141,7 +141,7 @@ def _device_row(item: DeviceSummary) -> tuple[Value, ...]:
 
 
 def _lost(summary: TraceSummary) -> Table:
-    """Activities that belong to no instruction, and why."""
+    """The activities that belong to no instruction, with the reasons."""
     rows = []
     for item in summary.trace.unresolved:
         why = summary.meanings.get(item.reason) or item.reason
@@ -184,7 +184,7 @@ class TraceDocument(Document):
 
 
 def trace_document(path: str, summary: TraceSummary) -> TraceDocument:
-    """What a trace holds."""
+    """The content of a trace."""
     return TraceDocument(path, _listed_trace(summary))
 
 

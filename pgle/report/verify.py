@@ -45,21 +45,22 @@ from pgle.report.profiles import conversion_section, ranks_given
 from pgle.report.text import Document
 from pgle.xla.log.verdict import BOUNDS, Bounds
 
-GAPS_SHOWN = 3  # on the first screen
-MOST_GAPS = 12  # that are not folded away in their section
+GAPS_SHOWN = 3  # gaps on the first screen
+MOST_GAPS = 12  # gaps that their section does not fold away
 INVALID_SHOWN = 8
 
 
 def verify_page(
     profile: str, coverage: Coverage, bounds: Bounds, following: Commands = ()
 ) -> Page:
-    """Whether the profile covers the main module, and what it lacks of it; the figures in sections.
+    """Show whether the profile covers the main module, and which costs it lacks. Sections have the
+    figures.
 
     Args:
-        profile: its path.
-        coverage: of it.
-        bounds: what it must reach.
-        following: commands for a profile that does.
+        profile: path of the profile.
+        coverage: its coverage.
+        bounds: the least coverage.
+        following: commands to type if it passes.
     """
     worst = _worst(coverage)
     hints = _hints(profile, coverage, bounds)
@@ -82,7 +83,7 @@ def verify_page(
 def _failed(
     page: Page, coverage: Coverage, failures: Sequence[str], hints: Sequence[Sentence]
 ) -> Page:
-    """The page of a profile that fails: why, its gaps, and what to do."""
+    """The page of a profile that fails: reasons, gaps, and what to do."""
     notes = [f"FAILED: {line}" for line in failures[1:]]
     notes += [f"To do: {hint}" for hint in hints[:1]]
     if coverage.unused:
@@ -100,8 +101,8 @@ def _failed(
 def after_coverage(
     profile: AnyPath, hlo: Sequence[AnyPath], coverage: Coverage
 ) -> Commands:
-    """Check a profile that passes; of one that does not, what would make it pass. If it has too few
-    measured costs for that, measure the program.
+    """Return what follows. A profile that passes is to be verified; for another one, commands that
+    make it pass. If it has too few measured costs for that, measure the program.
     """
     if coverage.is_ok(BOUNDS):
         return after_conversion(profile, hlo)
@@ -121,7 +122,7 @@ def _commands(hints: Sequence[Sentence]) -> Commands:
 
 
 def _worst(coverage: Coverage) -> ModuleCoverage:
-    """The compilation of the main module that loses most."""
+    """The compilation of the main module with the least coverage."""
 
     def kept(module: ModuleCoverage) -> tuple[float, float]:
         return module.kept_share, module.time.value or 0.0
@@ -142,7 +143,7 @@ def _unused_line(unused: Sequence[Cost]) -> str:
 
 
 def _hints(profile: str, coverage: Coverage, bounds: Bounds) -> list[Sentence]:
-    """Return what to do, each hint once; commands name the profile and the dump."""
+    """Return what to do, without repetition. Commands name the profile and the dump."""
     hints = []
     is_mended = all(module.meets_if_filled(bounds) for module in coverage.main)
     if coverage.invalid and is_mended:
@@ -158,13 +159,13 @@ def _hints(profile: str, coverage: Coverage, bounds: Bounds) -> list[Sentence]:
 
 
 def _filled(hint: Sentence, profile: str, module: ModuleCoverage) -> Sentence:
-    """A hint whose commands name the profile and the dump."""
+    """A hint, with the profile and the dump filled into its commands."""
     dump = PurePath(module.source).parent
     return hint.filled({"PROFILE": PurePath(profile), "DUMP": dump})
 
 
 def _failures(coverage: Coverage, bounds: Bounds) -> Iterator[str]:
-    """Yield why the check failed, by the worst compilation of the main module. Hints have the
+    """Yield why the check failed, for the main module's worst compilation. Hints have the
     remedies.
     """
     least = min(coverage.main, key=lambda module: module.kept_share)
@@ -179,7 +180,7 @@ def _failures(coverage: Coverage, bounds: Bounds) -> Iterator[str]:
 
 
 def _lost_line(module: ModuleCoverage) -> str:
-    """How many collectives lack a cost, and how much of the step they are."""
+    """Say how many collectives lack a cost, and their share of the step."""
     collectives = module.collectives
     lost = round(collectives.total - collectives.covered)
     number = f"{lost} of {collectives.total:.0f} collectives lack a cost"
@@ -290,7 +291,7 @@ def _gaps(module: ModuleCoverage, most: int) -> Table:
     """Instructions without a cost: collectives first, then the others, the heaviest first.
 
     Args:
-        most: rows that are shown.
+        most: number of rows shown.
     """
     gaps = sorted(module.gaps, key=lambda gap: gap.kind != CostKind.COLLECTIVE)
     rows = (_gap_row(gap, module) for gap in gaps)
@@ -311,7 +312,7 @@ def _gap_row(gap: Gap, module: ModuleCoverage) -> tuple[Value, ...]:
 
 
 def _assumed(gap: Gap, *, is_modelled: bool) -> Value:
-    """Return what XLA takes a gap for; text if it is no time."""
+    """Return the time that XLA assumes for a missing instruction; a text if it is not a time."""
     if is_modelled and not gap.is_mismatch:
         return "model"
     is_time = isfinite(gap.assumed_us) and gap.assumed_us >= 0
@@ -319,13 +320,15 @@ def _assumed(gap: Gap, *, is_modelled: bool) -> Value:
 
 
 def _short(name: str) -> str:
-    """Shorten the fingerprint of a name, as every answer does."""
+    """Shorten the fingerprint in a name, as every answer does."""
     fingerprint, bare = split_name(name)
     return join_name(f"{fingerprint[:12]}…", bare) if len(fingerprint) > 12 else name
 
 
 def _off(module: ModuleCoverage) -> Iterator[str]:
-    """Yield costs that their instructions cannot have. A profile that fails needs no warning."""
+    """Yield costs that are impossible for their instructions. A profile that fails gets no such
+    warning.
+    """
     if not module.implausible:
         return
     first, *others = module.implausible
@@ -347,7 +350,7 @@ def _warnings(coverage: Coverage) -> Iterator[str]:
 
 
 class CoveredShares(Document):
-    """How much of a module is covered, each as a share of 1."""
+    """The covered parts of a module, as shares of 1."""
 
     count: float | None
     time: float | None
@@ -357,7 +360,7 @@ class CoveredShares(Document):
 
 
 class CoveredTotals(Document):
-    """How much of a module is covered, and of what."""
+    """The covered and total amounts of a module."""
 
     instructions: Share
     time_us: Share

@@ -1,3 +1,3 @@
-"""What pages are made of: one palette, one style, charts, and a page's parts as HTML, Markdown or
+"""The parts of pages: one palette, one style, charts, and the renderers for HTML, Markdown and
 text.
 """

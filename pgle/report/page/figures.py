@@ -1,7 +1,7 @@
 """How figures are written: one unit per column with fixed decimals, one spelling of per cent, minus
 and thousands.
 
-Nothing below 1 µs is shown, and nothing at all is ``–``.
+Times that round to 0 µs are shown as ``–``.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _SIZES = tuple(
 
 
 class Unit(Enum):
-    """What the numbers of a column are, and so how they are written."""
+    """The unit of a column's numbers. It decides how they are written."""
 
     TEXT = "text"
     TIME = "time"  # microseconds; the column has one unit, named in its head
@@ -47,12 +47,12 @@ def time(us: float | None) -> str:
 
 
 def time_unit(us: float) -> tuple[float, str]:
-    """The unit that a time is written in: its microseconds and its name."""
+    """Choose the unit for a time: return its microseconds and its name."""
     return _unit(us, _TIMES)
 
 
 def size_unit(size_bytes: float) -> tuple[float, str]:
-    """The unit that a size is written in: its bytes and its name."""
+    """Choose the unit for a size: return its bytes and its name."""
     return _unit(size_bytes, _SIZES)
 
 
@@ -64,7 +64,7 @@ def share(value: float | None, decimals: int = 1) -> str:
 
 
 def change(value: float | None, decimals: int = 1) -> str:
-    """A signed share as ``−7.8 %``, from tenfold on as ``22×``; what rounds to nothing is ``–``."""
+    """A signed share: ``−7.8 %``, or ``22×`` from tenfold on. A share that rounds to 0 is ``–``."""
     if value is not None and value >= 9:
         return f"{value + 1:,.0f}×"
     if value is None or round(abs(value) * 100, decimals) == 0:
@@ -73,13 +73,13 @@ def change(value: float | None, decimals: int = 1) -> str:
 
 
 def signed(value: float, decimals: int = 1) -> str:
-    """A signed share; what rounds to nothing is ``0.0 %``."""
+    """A signed share. A share that rounds to 0 is ``0.0 %``."""
     text = change(value, decimals)
     return share(0.0, decimals) if text == NONE else text
 
 
 def runs(numbers: Iterable[int]) -> list[tuple[int, int]]:
-    """The first and the last of ascending numbers that follow each other."""
+    """Group ascending numbers into runs; return the first and last number of each."""
     found: list[tuple[int, int]] = []
     for number in numbers:
         first = number
@@ -108,12 +108,12 @@ def column(
     """A column of figures in one unit with fixed decimals.
 
     Args:
-        unit: what they are.
+        unit: the unit of the values.
         values: in microseconds, bytes, or as they are; None if one is not known.
         like: the values that decide on unit and decimals; if empty, all.
 
     Returns:
-        The unit for the column's head, empty if cells have it, and the texts.
+        The unit for the column's head, empty if each cell shows it; and the texts.
     """
     most = max(
         (abs(value) for value in like or values if value is not None), default=0.0
@@ -157,8 +157,8 @@ def shares(values: Iterable[float]) -> str:
 
 
 def saving(expected: float | None, least: float, most: float) -> str:
-    """A saving as shares of the step: ``2.5 % (1.6 … 5.2 %)``; ``at most 5.2 %`` where only that is
-    known.
+    """A saving as shares of the step: ``2.5 % (1.6 … 5.2 %)``, or ``at most 5.2 %`` if only the
+    most is known.
     """
     if expected is None:
         return f"at most {share(most)}"
@@ -186,7 +186,7 @@ def _unit(value: float, units: Sequence[tuple[float, str]]) -> tuple[float, str]
 
 
 def _decimals(value: float, unit: str) -> int:
-    """The decimals of a time: as many as three or four digits need."""
+    """Return how many decimals give a time three or four digits."""
     if unit == "µs":
         return 0
     return 2 if value < 99.995 else 1

@@ -1,5 +1,5 @@
-"""A page as one HTML file that needs nothing else and runs no script but its own; its colours and
-charts.
+"""A page as one HTML file, with its colours and charts. It loads nothing, and runs only its own
+script.
 """
 
 from __future__ import annotations
@@ -62,8 +62,8 @@ DARK: Mapping[str, str] = {
 
 @cache
 def templates() -> Environment:
-    """The templates of this room. Every value is escaped, and what would turn or hide text is made
-    visible.
+    """The templates of this folder. They escape every value, and make characters visible that would
+    turn or hide text.
     """
     from jinja2 import Environment, PackageLoader
 
@@ -81,14 +81,14 @@ def templates() -> Environment:
 
 
 def _is_wide(section: Section) -> bool:
-    """Whether its charts are side by side, over the whole width of the page."""
+    """Whether a section's charts are side by side, over the whole width of the page."""
     charts = [part for part in section.parts if isinstance(part, Chart)]
     return len(charts) > 1
 
 
 def _columns(sections: Sequence[Section]) -> list[list[Section]]:
-    """The folded sections: wide ones, then two columns, which read from above to below; opening
-    one moves only those below it.
+    """Arrange the folded sections: wide ones first, then two columns, each read from top to bottom.
+    Opening a section moves only those below it.
     """
     folded = [item for item in sections if item.key != "timeline"]
     wide = [item for item in folded if _is_wide(item)]
@@ -98,14 +98,16 @@ def _columns(sections: Sequence[Section]) -> list[list[Section]]:
 
 
 def printable_lines(text: str) -> Markup:
-    """Escaped text whose lines stay lines; every other value of a template is one line."""
+    """Escape text and keep its lines. Every other value of a template is one line."""
     from markupsafe import escape
 
     return escape("\n".join(map(printable, text.split("\n"))))
 
 
 def style_sheet() -> str:
-    """The palettes as custom properties, by the reader's system, and the style of a page."""
+    """Return the style sheet of a page. The palettes are custom properties, chosen by the reader's
+    system.
+    """
     light, dark = (
         "".join(f"--{name}:{colour};" for name, colour in colours.items())
         for colours in (LIGHT, DARK)
@@ -118,7 +120,7 @@ def style_sheet() -> str:
 
 @cache
 def data_file(name: str) -> str:
-    """A text file of this room."""
+    """Read a text file of this folder."""
     return (
         resources.files("pgle.report.page").joinpath(name).read_text(encoding="utf-8")
     )
@@ -128,18 +130,18 @@ def render(page: Page) -> str:
     """The file's text. The same page gives the same bytes.
 
     Texts of traces and dumps are escaped. The timeline's texts are in compressed data, and its
-    script shows them as text. If either fails, a Content-Security-Policy still lets no other
-    script run, and no byte leaves the page.
+    script shows them as text. Even if that fails, the Content-Security-Policy blocks all other
+    scripts and all requests.
     """
     timeline = page.timeline
     script = data_file("templates/page.js")
     script += data_file("templates/timeline.js") if timeline else ""
-    # nothing but a closing tag ends a script element
+    # only a closing tag ends a script element
     script = script.replace("</", "<\\/")
     style = style_sheet()
     if any(isinstance(part, Chart) for part in page.parts):
         style += data_file("templates/chart.css")
-    # No network, no frame, no form; of scripts only this one.
+    # No network, frames or forms; no script but this one.
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
     allowed = f"script-src 'sha256-{digest}'; style-src 'unsafe-inline'"
     return (
@@ -157,8 +159,8 @@ def render(page: Page) -> str:
 
 
 def frame(page: Page) -> str:
-    """The page in a frame for a notebook: it loads nothing, and neither its style nor its script
-    reaches the rest.
+    """Return the page in an iframe for a notebook. It loads nothing, and its style and script do
+    not reach the notebook.
     """
     height = 620 if page.timeline is None else 1040
     style = f"width:100%;height:{height}px;border:0;resize:vertical;overflow:auto"

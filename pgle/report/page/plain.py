@@ -1,4 +1,4 @@
-"""A page as text for a terminal, and as GitHub's Markdown, in which no name becomes a link, a
+"""A page as text for a terminal, and as GitHub's Markdown, in which no name turns into a link, a
 picture or HTML.
 """
 
@@ -38,20 +38,20 @@ STYLES: dict[str, str] = {
     "head": "bold",
 }
 MARKS: dict[str, str] = {"good": "✓ ", "bad": "✗ ", "warn": "! "}
-WARNINGS = 2  # that the first screen has room for
+WARNINGS = 2  # how many the first screen has room for
 ALL = "*"  # every section
 
 
 def show(page: Page, *, sections: Sequence[str] = ()) -> None:
-    """Print a page, the verdict above and the next command last; with ``--quiet`` its verdict
-    alone.
+    """Print a page: the verdict first, the next command last. With ``--quiet`` print only the
+    verdict.
 
     Args:
         page: the answer.
-        sections: keys of the sections that are printed too; `ALL`: every one, and every row.
+        sections: keys of further sections to print. `ALL` prints every section and row.
 
     Raises:
-        UserError: the page has no section of that key.
+        UserError: the page has no section with that key.
     """
     screen = text.console()
     everything = ALL in sections
@@ -101,7 +101,9 @@ def _verdict(screen: text.Screen, page: Page) -> None:
 
 
 def _warnings(screen: text.Screen, warnings: Sequence[str], everything: bool) -> None:
-    """The first warnings, and how many more there are: one more is printed instead."""
+    """Print the first warnings, then how many more there are. A single further warning is printed
+    instead of a count.
+    """
     first = warnings[:WARNINGS]
     if everything or len(warnings) == WARNINGS + 1:
         first = warnings
@@ -113,7 +115,7 @@ def _warnings(screen: text.Screen, warnings: Sequence[str], everything: bool) ->
 
 
 def _next(screen: text.Screen, page: Page, everything: bool) -> None:
-    """The next command, or the end in words."""
+    """Print the next command, or the closing sentence."""
     commands = page.next if everything else page.next[:1]
     head = "Next: "
     for command in commands:
@@ -197,9 +199,7 @@ def _timeline(part: TimelineData, width: int) -> str:
 
 
 def _prose(screen: text.Screen, part: Prose) -> None:
-    """A paragraph; each line of code is indented, so that none can pass for a line of pgle's
-    own.
-    """
+    """Print a paragraph. Each line of code is indented, so that none looks like a line of pgle."""
     if part.code:
         for line in part.text.split("\n"):
             screen.print(f"  {printable(line)}", style="cyan", soft_wrap=True)
@@ -208,16 +208,17 @@ def _prose(screen: text.Screen, part: Prose) -> None:
 
 
 _SPECIAL = str.maketrans({char: f"\\{char}" for char in "\\`*_[]<>|#~!&"})
-_ADDRESS = re.compile(r"(?<=\w)://|(?<=www)\.|@(?=\w)")  # what GitHub's autolinks need
+#: patterns that GitHub's autolinks need
+_ADDRESS = re.compile(r"(?<=\w)://|(?<=www)\.|@(?=\w)")
 
 
 def markdown(page: Page) -> str:
-    """A page as Markdown: verdict, table, actions, next command, sections, where it comes from."""
+    """Render a page as Markdown: verdict, table, actions, next command, sections, origin."""
     return "\n\n".join(_blocks(page)) + "\n"
 
 
 def _blocks(page: Page) -> Iterator[str]:
-    """The blocks of a page, which blank lines separate."""
+    """The blocks of a page, to be separated by blank lines."""
     yield f"# {_escaped(page.verdict)}"
     yield _escaped(" · ".join(page.identity))
     if page.table is not None:
@@ -241,14 +242,14 @@ def _blocks(page: Page) -> Iterator[str]:
 
 
 def _about(page: Page) -> Iterator[Section]:
-    """Where the figures come from, as a section."""
+    """A section on where the figures come from."""
     if page.about:
         content = table(("name", "value"), page.about)
         yield Section("about", "Where this comes from", (content,))
 
 
 def _escaped(content: str) -> str:
-    """Text as Markdown shows it letter by letter; GitHub makes no link of an address in it
+    """Escape text so that Markdown shows every letter. GitHub does not link addresses in it
     either.
     """
     return _ADDRESS.sub(
@@ -281,7 +282,7 @@ def _texts(row: Sequence[Cell]) -> list[str]:
 
 
 def _indented(line: str, row: Sequence[Cell]) -> str:
-    """A row that is part of the one above keeps its indent, which Markdown would drop."""
+    """Keep the indent of a row that belongs to the one above. Markdown would drop it."""
     if not row or not str(row[0].value).startswith("  "):
         return line
     return line.replace("| ", "| &nbsp;&nbsp;", 1)
@@ -305,6 +306,6 @@ def _numbered(actions: Sequence[Advice]) -> Iterator[str]:
 
 
 def _fenced(content: str, language: str) -> str:
-    """Text as it is, in a block of code."""
+    """Put text into a block of code, unchanged."""
     lines = (printable(line).replace("```", "'''") for line in content.splitlines())
     return "\n".join([f"```{language}", *lines, "```"])

@@ -2,9 +2,9 @@
 result.
 
 A command makes a result, one function turns the result into a `Page`, and a renderer draws it. The
-order is always the same: what was looked at, the verdict, one table, at most three actions, and the
-next command. ``pgle.report/2`` is the JSON of a page: what `pgle report --json` prints and
-`rehearse` and `tune` leave.
+order is always the same: input, verdict, one table, at most three actions, next command.
+``pgle.report/2`` is the JSON of a page. `pgle report --json` prints it, and `rehearse` and `tune`
+write it.
 """
 
 from __future__ import annotations
@@ -37,14 +37,14 @@ class Cell:
 
 
 Value: TypeAlias = str | float | Cell | None
-"""What a row has in a column: a text, or a number in the unit of its column; None: nothing to
-say.
+"""The value of a row in a column: a text, or a number in the column's unit. None: nothing to
+show.
 """
 
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """A column: its head, and what its values are, which decides how they are written.
+    """A column: its head, and the unit of its values, which decides how they are written.
 
     If a terminal is too narrow for all columns, the last ones are printed below their row.
     """
@@ -54,11 +54,13 @@ class Column:
 
     @property
     def is_right(self) -> bool:
-        """Whether it holds figures, which are aligned right."""
+        """Whether it contains figures, which are aligned right."""
         return self.unit is not Unit.TEXT
 
     def worded(self, values: Sequence[str | float | None]) -> tuple[str, Sequence[str]]:
-        """The head with the unit of the figures, and a text for each value; words stay words."""
+        """Return the head with the unit of the figures, and a text for each value. Words are
+        unchanged.
+        """
         if not self.is_right:
             return self.head, list(map(_text, values))
         unit, texts = column(self.unit, list(map(_number, values)))
@@ -73,7 +75,7 @@ class Column:
 
 @dataclass(frozen=True, slots=True)
 class Drawn:
-    """A table as texts, for every renderer, without the columns in which no row says anything."""
+    """A table as texts, for every renderer, without its empty columns."""
 
     heads: tuple[str, ...]  # with the unit of the figures: ``exposed (ms)``
     right: tuple[bool, ...]  # whether a column is aligned right
@@ -85,10 +87,11 @@ class Table(msgspec.Struct, frozen=True, tag_field="kind", tag="table"):
 
     columns: tuple[Column, ...]
     rows: tuple[tuple[Value, ...], ...]
-    # of each row the instruction whose bar it leads to, empty if none; or nothing at all
+    # for each row, the instruction whose bar it links to, empty if none; an empty tuple if no row
+    # does
     find: tuple[str, ...] = ()
     shown: int = 12  # rows that are not folded away
-    more: int = 0  # further rows that there are, but that are not here
+    more: int = 0  # rows that were left out
 
     def __post_init__(self) -> None:
         if (
@@ -100,7 +103,7 @@ class Table(msgspec.Struct, frozen=True, tag_field="kind", tag="table"):
             )
 
     def drawn(self) -> Drawn:
-        """The columns that have something to say, as texts."""
+        """Return the columns that are not empty, as texts."""
         heads: list[str] = []
         right: list[bool] = []
         columns: list[list[Cell]] = []
@@ -126,8 +129,8 @@ def _number(value: str | float | None) -> float | None:
 
 
 class Prose(msgspec.Struct, frozen=True, tag_field="kind", tag="prose"):
-    """A paragraph; `code`: something to be typed, as it is; of tone ``head`` a heading of what
-    follows.
+    """A paragraph. With `code` it is text to type, shown unchanged. With tone ``head`` it is a
+    heading.
     """
 
     text: str
@@ -136,14 +139,15 @@ class Prose(msgspec.Struct, frozen=True, tag_field="kind", tag="prose"):
 
 
 class TimelineData(msgspec.Struct, frozen=True, tag_field="kind", tag="timeline"):
-    """The timeline that moves; a page has one at most."""
+    """The moving timeline; a page has at most one."""
 
     data: str  # what its script draws, as `pgle.report.timeline` writes it
-    text: str  # the same for a terminal, Markdown and readers without JavaScript
+    #: the same as text, for a terminal, Markdown and readers without JavaScript
+    text: str
 
 
 class Chart(msgspec.Struct, frozen=True, tag_field="kind", tag="chart"):
-    """Charts one above the other, with what they show in words."""
+    """Charts one above the other, with a text that says the same."""
 
     svg: str
     alt: str
@@ -154,8 +158,8 @@ Part: TypeAlias = Table | Prose | TimelineData | Chart
 
 @dataclass(frozen=True, slots=True)
 class Section:
-    """Parts under a heading; on a terminal only with ``--all`` or ``--section KEY``, on a page
-    folded.
+    """Parts under a heading. A terminal prints them only with ``--all`` or ``--section KEY``; a
+    page folds them.
     """
 
     key: str  # one word: ``collectives``
@@ -169,9 +173,10 @@ class Section:
 
 @dataclass(frozen=True, slots=True)
 class Saving:
-    """What something saves, as shares of the step that the page is about."""
+    """A saving, as shares of the page's step."""
 
-    expected: float | None  # None: nobody tried it, and only the most is known
+    #: None: nobody tried it; only the most that it can save is known
+    expected: float | None
     least: float
     most: float
 
@@ -181,15 +186,15 @@ class Saving:
 
 @dataclass(frozen=True, slots=True)
 class Advice:
-    """Something to do, and what it saves."""
+    """An action, and its saving."""
 
     title: str  # imperative: ``Turn on the latency-hiding scheduler``
-    saves: Saving | None = None  # None: nothing is known of it
+    saves: Saving | None = None  # None: unknown
     why: str = ""  # one line
-    command: str = ""  # a command, as `to_type` has it, or a flag to copy
-    find: str = ""  # the instruction that it is about
+    command: str = ""  # a command, as from `to_type`, or a flag to copy
+    find: str = ""  # the instruction that the action is about
     span_us: tuple[float, float] | None = (
-        None  # the part of the timeline that it is about
+        None  # the part of the timeline that the action is about
     )
 
 
@@ -216,29 +221,29 @@ class Tile:
 
 @dataclass(frozen=True, slots=True)
 class Page:
-    """Everything that an answer says. Empty parts are left out: words, sections, a table without
+    """The whole content of an answer. Empty parts are left out: words, sections, tables without
     rows.
     """
 
-    title: str  # of the window: ``pgle rehearse: jit_train_step``
+    title: str  # title of the window: ``pgle rehearse: jit_train_step``
     # program, GPUs and how many of them, date, versions, measured or simulated
     identity: tuple[str, ...]
     verdict: str  # the answer, at most twelve words
-    tone: Tone = ""  # whether that is good
+    tone: Tone = ""  # whether the verdict is good or bad
     table: Table | None = None  # the one table of the first screen
     notes: tuple[str | Cell, ...] = ()  # single lines below it
-    actions: tuple[Advice, ...] = ()  # what saves most first
-    sections: tuple[Section, ...] = ()  # the rest
-    # the commands that lead on, or the end in words
+    actions: tuple[Advice, ...] = ()  # the largest saving first
+    sections: tuple[Section, ...] = ()  # all other content
+    # the next commands, or a closing sentence
     way: Way = field(default_factory=Way)
     warnings: tuple[str, ...] = ()  # one line each
-    tiles: tuple[Tile, ...] = ()  # on a page: step, exposed, idle
-    # where the figures come from, (name, value)
+    tiles: tuple[Tile, ...] = ()  # shown on HTML pages only: step, exposed, idle
+    # origin of the figures: (name, value)
     about: tuple[tuple[str, str], ...] = ()
     paste: str = (
-        ""  # a line for a shell that is the answer itself; shown below the verdict
+        ""  # a line for a shell that is itself the answer; shown below the verdict
     )
-    silent: tuple[str, ...] = ()  # keys of sections that have nothing to say
+    silent: tuple[str, ...] = ()  # keys of sections that are empty
 
     def __post_init__(self) -> None:
         silent = tuple(item.key for item in self.sections if not item.parts)
@@ -261,7 +266,9 @@ class Page:
 
     @property
     def done(self) -> str:
-        """Where no command leads on: what was reached, or what only the user can do."""
+        """A closing sentence if no command follows: what was reached, or what only the user can
+        do.
+        """
         return self.way.done
 
     @property
@@ -271,7 +278,7 @@ class Page:
 
     @property
     def timeline(self) -> TimelineData | None:
-        """Its timeline."""
+        """The page's timeline, if any."""
         found = (part for part in self.parts if isinstance(part, TimelineData))
         return next(found, None)
 
@@ -284,13 +291,13 @@ def table(
     most: int = 0,
     shown: int = 12,
 ) -> Table:
-    """A table of heads and rows.
+    """Make a table.
 
     Args:
         heads: the columns; a text is the head of a column of words.
         rows: values under them.
-        finds: the instructions to whose bars rows lead; True: those in the first cells.
-        most: rows that it holds, with the number of those left out; 0: all.
+        finds: the instruction whose bar each row links to; True: the row's first cell.
+        most: most rows to keep; the table counts the others. 0: all.
         shown: rows that are not folded away.
     """
     every = tuple(map(tuple, rows))
@@ -329,8 +336,8 @@ _BASE64 = frozenset(
 
 
 def as_json(page: Page) -> str:
-    """The page with its sections, each part with its ``kind``, and the timeline in the form that
-    its script draws.
+    """Return the page as JSON: each part with its ``kind``, the timeline in the form that its
+    script draws.
     """
     found = {
         "schema": SCHEMA,
@@ -344,7 +351,7 @@ def as_json(page: Page) -> str:
 
 
 def way_of(path: AnyPath | None) -> Way | None:
-    """How the answer led on whose page is at a path; None if there is none that can be read."""
+    """Read the next commands of a page at a path; None if there is no readable page."""
     if path is None:
         return None
     try:
@@ -354,11 +361,11 @@ def way_of(path: AnyPath | None) -> Way | None:
 
 
 def read_page(path: AnyPath) -> Page:
-    """A page that was written as JSON. Pictures in it are not trusted: their words take their
-    place.
+    """Read a page that was written as JSON. Its pictures are not trusted, so their texts replace
+    them.
 
     Raises:
-        UserError: it is not one, or of another release.
+        UserError: it is not such a page, or comes from another release.
     """
     remedy = "write it again: pgle report RUN -o report.json"
     content = read_bytes(path, max_bytes=MAX_BYTES)
@@ -379,7 +386,7 @@ def read_page(path: AnyPath) -> Page:
 
 
 def _encodable(value: Any) -> Any:
-    """A document in which names that UTF-8 cannot encode are escaped: ``\\ud800``."""
+    """Escape names in a document that UTF-8 cannot encode: ``\ud800``."""
     if isinstance(value, str):
         return value.encode(errors="backslashreplace").decode()
     if isinstance(value, dict):
@@ -390,7 +397,7 @@ def _encodable(value: Any) -> Any:
 
 
 def _plain_number(value: Any) -> Any:
-    """A numpy scalar as a number."""
+    """Convert a numpy scalar to a number."""
     return value.item()
 
 
