@@ -1,4 +1,4 @@
-"""AMD's GPUs of this machine, by Linux's own lists of them: no program of ROCm is needed."""
+"""AMD's GPUs of this machine, from Linux's own files. This needs no program of ROCm."""
 
 from __future__ import annotations
 
@@ -10,17 +10,18 @@ from pgle.xla.targets import by_architecture
 from pgle.xla.vendors import AMD
 
 NODES = "/sys/class/kfd/kfd/topology/nodes/*/properties"
-"""A file for each CPU and GPU that the driver's part for computing knows
+"""One file for each CPU and GPU that the compute part of the driver lists
 (https://docs.kernel.org/gpu/amdgpu).
 """
-MEMORY = "mem_banks/0/properties"  # next to it: the device memory
-DRIVER = "/sys/module/amdgpu/version"  # of AMD's own package; Linux's has none
+MEMORY = "mem_banks/0/properties"  # file next to it with the device memory
+#: exists for AMD's own package; the driver of Linux has none
+DRIVER = "/sys/module/amdgpu/version"
 
 
 def read_amd_gpus(
     read: Callable[[str], str | None], glob: Callable[[str], tuple[str, ...]]
 ) -> tuple[Gpu, ...]:
-    """The GPUs; empty if there are none.
+    """Return the GPUs; empty if there are none.
 
     Args:
         read: the text of a file, None where it cannot be read.
@@ -49,13 +50,13 @@ def read_amd_gpus(
 
 
 def _property(text: str, name: str) -> int:
-    """A number of a list of properties; 0 if it is absent."""
+    """Return a number from a list of properties; 0 if it is absent."""
     found = re.search(rf"^{name}\s+(\d+)$", text, re.MULTILINE)
     return 0 if found is None else int(found[1])
 
 
 def _gfx(number: int) -> str:
-    """The architecture by the driver's number: gfx942 of 90402."""
+    """Convert the driver's number to an architecture: 90402 is gfx942."""
     major, rest = divmod(number, 10_000)
     minor, stepping = divmod(rest, 100)
     return f"gfx{major}{minor:x}{stepping:x}"

@@ -1,4 +1,5 @@
-"""Shared libraries of Linux on x86-64: what one needs of others, and one made without a compiler.
+"""Shared libraries of Linux on x86-64: what a library needs from others, and how to make one
+without a compiler.
 
 Format: "System V Application Binary Interface", chapters 4 and 5, and its AMD64 supplement; symbol
 versions as in the Linux Standard Base, "Symbol Versioning". Standard library only, since the
@@ -27,7 +28,7 @@ _NEED = struct.Struct("<HHIII")  # Elf64_Verneed
 _NEED_VERSION = struct.Struct("<IHHII")  # Elf64_Vernaux
 _VERSION = struct.Struct("<HHHHIII")  # Elf64_Verdef
 _VERSION_NAME = struct.Struct("<II")  # Elf64_Verdaux
-_NUMBER = struct.Struct("<H")  # of a symbol's version
+_NUMBER = struct.Struct("<H")  # version of a symbol
 
 _MAGIC = b"\x7fELF\x02\x01\x01"  # 64 bits, little endian, version 1
 _X86_64, _SHARED = 62, 3
@@ -36,7 +37,7 @@ _READ, _WRITE, _EXECUTE = 4, 2, 1
 _PAGE = 4096
 _PROT = mmap.PROT_READ
 _HIDDEN = 0x8000
-_DEFINED = 1  # a section's number, which only says that the symbol is there
+_DEFINED = 1  # any section number; it only says that the symbol is defined
 
 _SEGMENTS = 4
 _CODE_AT = _HEADER.size + _SEGMENTS * _SEGMENT.size
@@ -62,7 +63,7 @@ class _Segment(IntEnum):
 
 
 class _Tag(IntEnum):
-    """What an entry of the dynamic section is."""
+    """Kinds of entries in the dynamic section."""
 
     NEEDED = 1
     HASHES = 4
@@ -81,19 +82,19 @@ _Data: TypeAlias = "bytes | mmap.mmap"
 
 @dataclass(frozen=True, slots=True)
 class Needs:
-    """What a shared library takes from others."""
+    """What a shared library needs from others."""
 
-    libraries: tuple[str, ...]  # that the loader looks for, in its order
-    # symbols that must be there and the version of each, by the library that has the version; by
-    # ``""`` those without one, which any library may have
+    libraries: tuple[str, ...]  # libraries for the loader, in its order
+    # required symbols with their versions, by the library that defines the version; ``""`` holds
+    # symbols without a version, which any library may define
     symbols: Mapping[str, Mapping[str, str]]
 
 
 def read_needs(path: Path) -> Needs:
-    """What a shared library needs; weak symbols are left out, since a loader does without.
+    """Return what a shared library needs, except weak symbols, which a loader may leave undefined.
 
     Raises:
-        UserError: the file is no shared library for x86-64.
+        UserError: the file is not a shared library for x86-64.
     """
     try:
         with path.open("rb") as file, mmap.mmap(file.fileno(), 0, prot=_PROT) as data:
@@ -141,7 +142,7 @@ def _needs(data: _Data) -> Needs:
 
 
 def _entries(data: _Data, section: Sequence[int]) -> Iterator[tuple[int, int]]:
-    """The entries of the dynamic section: tag, value."""
+    """Yield (tag, value) of the dynamic section's entries."""
     for place in range(section[4], section[4] + section[5], _ENTRY.size):
         yield _ENTRY.unpack_from(data, place)
 
@@ -169,20 +170,20 @@ def _text(data: _Data, place: int) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Function:
-    """A function that does nothing but return a number."""
+    """A function that only returns a number."""
 
     name: str
     returns: int  # 0 to 2^31 - 1
-    version: str = ""  # of the symbol; empty: none
+    version: str = ""  # version of the symbol; empty: none
 
 
 def made_library(soname: str, functions: Sequence[Function], label: str) -> bytes:
-    """The bytes of an ELF file: a shared library.
+    """Make a shared library; return the bytes of its ELF file.
 
     Args:
-        soname: the name by which other libraries need it.
-        functions: all that it has.
-        label: a text for those who look into the file.
+        soname: the name that other libraries use.
+        functions: all functions of the library.
+        label: a text for people who inspect the file.
     """
     texts = _Texts(label)
     soname_at = texts.add(soname)
@@ -239,7 +240,7 @@ def made_library(soname: str, functions: Sequence[Function], label: str) -> byte
 
 
 def _up(size: int, unit: int) -> int:
-    """A size rounded up to whole units."""
+    """Round a size up to whole units."""
     return -(-size // unit) * unit
 
 
@@ -253,7 +254,7 @@ def _version_numbers(functions: Sequence[Function], versions: Sequence[str]) -> 
 
 
 def _version_table(names: Sequence[str], texts: _Texts) -> bytes:
-    """The versions that a library has; the first is the library itself."""
+    """The table of versions that a library defines. The first is the library itself."""
     found = b""
     for number, name in enumerate(names, 1):
         step = _VERSION.size + _VERSION_NAME.size
@@ -273,13 +274,13 @@ def _version_table(names: Sequence[str], texts: _Texts) -> bytes:
 
 
 class _Texts:
-    """Texts that end with a zero, and where each begins."""
+    """Texts that end with a zero byte, and their offsets."""
 
     def __init__(self, label: str) -> None:
         self.data = b"\0" + label.encode() + b"\0"
 
     def add(self, text: str) -> int:
-        """Where a text begins, which is added."""
+        """Add a text, and return its offset."""
         place = len(self.data)
         self.data += text.encode() + b"\0"
         return place
@@ -329,7 +330,7 @@ def _header() -> bytes:
 
 
 def _segment(kind: int, access: int, place: int, size: int) -> bytes:
-    """A segment that the file holds where memory has it."""
+    """A segment whose offset in the file equals its address in memory."""
     segment = {
         "type": kind,
         "flags": access,

@@ -1,7 +1,7 @@
-"""Every private or moving API of jax and its GPU plugins: programs read, and compiled for GPUs that
-are not there.
+"""Every private or moving API of jax and its GPU plugins: reading programs, and compiling them
+without a GPU.
 
-Imported in the compiler's process only, which may be another Python than ours, without protobuf.
+Only the compiler's process imports this file. It may be another Python than ours, without protobuf.
 jax's own client takes StableHLO only, and its conversion of HLO to StableHLO fails on real modules;
 the plugin's PJRT C API takes ``mlir`` and ``hlo``. Nothing here starts a thread or reads a flag
 before `compile_program`, so that the plugin's process can fork. Tried with jax 0.4.38 to 0.12.0.1.
@@ -37,7 +37,7 @@ LEVELS = {"UNKNOWN": 0, "O0": 9, "O1": 19, "O2": 29, "O3": 39}
 """Levels of effort as XLA numbers them (openxla/xla ``xla/xla.proto``)."""
 
 PLUGIN_LOG = "jax._src.xla_bridge"
-"""The logger on which jax says that a plugin cannot be used."""
+"""The logger that jax uses if a plugin cannot be used."""
 
 
 def version() -> tuple[int, ...]:
@@ -60,13 +60,13 @@ def version() -> tuple[int, ...]:
 def compile_options(
     program: SourceProgram, allocator_bytes: int, efforts: Mapping[str, str]
 ) -> bytes:
-    """The serialized compile options that jax would give; they hold the flags of XLA_FLAGS.
+    """Return the serialized compile options that jax would use, with the flags of XLA_FLAGS.
 
     Args:
         program: the module to compile.
-        allocator_bytes: what the device's allocator has in a job, where jaxlib puts it in by itself
-            (jaxlib/py_client.cc); 0: unknown.
-        efforts: jax's settings of effort by name: ``jax_optimization_level``, and what it is.
+        allocator_bytes: memory of the device's allocator in a job, which jaxlib adds by itself
+            there (jaxlib/py_client.cc); 0: unknown.
+        efforts: value of each setting of effort, by name, such as ``jax_optimization_level``.
     """
     import jaxlib
     import numpy as np
@@ -82,8 +82,7 @@ def compile_options(
     build = options.executable_build_options
     build.use_spmd_partitioning = not program.is_partitioned
     build.use_shardy_partitioner = program.shardy
-    # JAX sets both lists for every compile; without them the fingerprint is another one (nothing
-    # else changes).
+    # JAX sets both lists for every compilation. Without them only the fingerprint changes.
     build.allow_spmd_sharding_propagation_to_parameters = list(
         program.propagate_to_parameters
     )
@@ -99,7 +98,7 @@ def compile_options(
             LEVELS[value] if value in LEVELS else float(value),
         )
     data: bytes = options.SerializeAsString()
-    # No binding for this one; a message that is appended to another is merged with it.
+    # No binding for this field. Appended bytes are merged into the message.
     memory = varint(DEVICE_MEMORY_SIZE << 3) + varint(allocator_bytes)
     return data + submessage(EXECUTABLE_BUILD_OPTIONS, memory)
 
@@ -116,14 +115,14 @@ def compile_program(
     Args:
         plugin: the loaded compiler.
         program: what to compile.
-        targets: texts of GpuTargetConfigProtos, of which the first is taken that has no field that
-            this XLA lacks.
+        targets: texts of GpuTargetConfigProtos. The first one whose fields this XLA all knows is
+            used.
         topology: ``SxHxD``: slices, hosts per slice, devices per host.
-        options: of `compile_options`.
+        options: from `compile_options`.
 
     Raises:
         UserError: the target or topology is refused.
-        XlaError: XLA fails; for lack of ptxas too, long after scheduling is done and dumped.
+        XlaError: XLA fails. Without ptxas it also fails, but long after the schedule was dumped.
     """
     for text in targets:
         try:
@@ -162,12 +161,12 @@ _Words: TypeAlias = "ctypes.Array[ctypes.c_uint64]"
 
 
 class XlaError(Exception):
-    """What XLA says of a compilation that failed."""
+    """XLA's message about a failed compilation."""
 
 
 def _structure(*fields: int | bytes) -> _Words:
-    """An argument structure; a text, which has to outlive it, is two fields: where it begins, and
-    its bytes.
+    """Make an argument structure. A text takes two fields, its address and its length, and must
+    outlive the structure.
     """
     words = [2 * 8, 0]
     for field in fields:
@@ -184,8 +183,8 @@ class Plugin:
     """The loaded plugin library.
 
     Attributes:
-        vendor: whose GPUs it compiles for.
-        absent: names of libraries that are not installed, in whose place stand-ins are loaded.
+        vendor: the vendor whose GPUs it compiles for.
+        absent: names of missing libraries, for which stand-ins are loaded.
     """
 
     def __init__(self, vendor: Vendor) -> None:
@@ -207,8 +206,7 @@ class Plugin:
     def compile_only(
         self, topology: int, code: bytes, form: str, options: bytes
     ) -> None:
-        """Compile a program (``mlir`` or ``hlo``) for a topology; the executable is left to the end
-        of the process.
+        """Compile a program (``mlir`` or ``hlo``) for a topology. The executable is never freed.
 
         Raises:
             XlaError: XLA fails to compile.
@@ -264,7 +262,9 @@ class Plugin:
 
 
 def library(vendor: Vendor) -> Path:
-    """The plugin's library file. If there are several: the one that fits jaxlib."""
+    """Return the path of the plugin's library. If there are several, take the one that fits
+    jaxlib.
+    """
     plugin = vendor.plugin
     found: dict[int, Path] = {}
     for major, name in zip(plugin.majors, plugin.modules, strict=True):
@@ -288,7 +288,9 @@ def library(vendor: Vendor) -> Path:
 
 
 def _remedy(vendor: Vendor) -> str:
-    """How to get a vendor's plugin; and the GPU to name if only another vendor's is here."""
+    """Say how to get a vendor's plugin. If only another vendor's is installed, name a GPU of that
+    vendor.
+    """
     line = install_command(vendor)
     for other in VENDORS.values():
         if any(_folders(name) for name in other.plugin.modules):
@@ -309,12 +311,12 @@ def _folders(name: str) -> list[Path]:
     )
 
 
-# Programs as jax and XLA write them, in every form, and what the compiler needs of each besides its
-# code.
+# Programs in every form that jax and XLA write, and what else the compiler needs to know about
+# each.
 
 MLIR_BYTECODE = b"ML\xefR"
 _MLIR_TEXT = re.compile(rb"(?:\s*(?:#|//)[^\n]*\n)*+\s*(?:builtin\.)?module\b")
-"""How MLIR begins as text: with thousands of lines of locations, then the module."""
+"""How MLIR text begins: thousands of lines of locations, then the module."""
 
 
 @dataclass(frozen=True)
@@ -326,9 +328,9 @@ class SourceProgram:
     name: str  # of the module, ``jit_train_step``
     num_partitions: int  # SPMD partitions
     num_replicas: int
-    # the SPMD partitioner has run on it already and must not run again
+    # the SPMD partitioner has already run, and must not run again
     is_partitioned: bool
-    shardy: bool  # True where shardings are Shardy's, False for GSPMD annotations
+    shardy: bool  # True if shardings are Shardy's, False for GSPMD annotations
     # per parameter, whether the compiler may choose its sharding
     propagate_to_parameters: tuple[bool, ...]
     propagate_to_output: tuple[bool, ...]  # the same per output
@@ -340,12 +342,12 @@ class SourceProgram:
 
 
 def read_program(path: Path, data: bytes, default_devices: int) -> SourceProgram:
-    """The program in a file, whatever its form.
+    """Read the program in a file of any form.
 
     Args:
         path: the file, for its suffix and for messages.
         data: its content, decompressed.
-        default_devices: partitions of an HLO module that does not say how many it is for.
+        default_devices: partitions of an HLO module that does not name a number.
     """
     form = module_form(path.name, data)
     if form == "mlir":
@@ -367,19 +369,20 @@ def read_program(path: Path, data: bytes, default_devices: int) -> SourceProgram
             where=path,
             remedy="give a *.before_optimizations.hlo.pb of --xla_dump_to",
         )
-    with suppress(ValueError):  # damaged: XLA says so
-        # field 7, `HloModuleProto.schedule`, before it is printed: an A100 job's took XLA 22 GB
+    with suppress(ValueError):  # damaged; XLA will report it
+        # field 7, `HloModuleProto.schedule`; drop it before printing: XLA took 22 GB for that of an
+        # A100 job
         if any(number == 7 for number, *_ in _fields(module)):
             raise _scheduled()
     return program_from_hlo(module, _printed_hlo(module), default_devices)
 
 
 def import_reader(path: Path) -> None:
-    """Import what reads StableHLO, if a file seems to hold it. Each process that was forked before
-    imports it anew. It starts no thread (observed with jax 0.4.38, 0.10.2 and 0.12.0.1).
+    """Import what reads StableHLO, if a file seems to hold it. Processes that were forked before
+    must import it again. It starts no thread (observed with jax 0.4.38, 0.10.2 and 0.12.0.1).
     """
     if ".mlir" in path.suffixes:
-        with suppress(ImportError):  # who reads it says so
+        with suppress(ImportError):  # the reader will report it
             importlib.import_module("jax._src.interpreters.mlir")
 
 
@@ -394,8 +397,8 @@ def _scheduled() -> UserError:
 
 
 def module_form(name: str, data: bytes) -> Literal["mlir", "hlo", "hlo-text", ""]:
-    """``mlir`` (text or bytecode), ``hlo`` (proto, by the file's name), ``hlo-text``; empty: none
-    of them.
+    """Return the form of a module: ``mlir`` (text or bytecode), ``hlo`` (proto, by the file's
+    name), ``hlo-text``; empty if unknown.
     """
     if data.startswith(MLIR_BYTECODE) or _MLIR_TEXT.match(data):
         return "mlir"
@@ -404,9 +407,9 @@ def module_form(name: str, data: bytes) -> Literal["mlir", "hlo", "hlo-text", ""
     return "hlo" if re.search(r"\.(?:pb|hlo)(?:\.xz|\.gz)?$", name) else ""
 
 
-# HLO. A few expressions read what they need off its text: modules have a hundred thousand lines.
+# HLO. A few regular expressions read its text, because modules have a hundred thousand lines.
 
-# How many devices a sharding spans, in its notations: devices=[4,1]<=[4], mesh['d'=4],
+# Number of devices in a sharding, in its notations: devices=[4,1]<=[4], mesh['d'=4],
 # sdy.mesh<["d"=4]>
 _TILING = re.compile(r"\bdevices=\[([0-9,]+)\]")
 _MESH = re.compile(
@@ -418,8 +421,8 @@ _OPCODES = (
     "partition-id",
     "replica-id",
 )
-"""What only a partitioned program holds; sends and receives, which no primitive of JAX is, may be
-the host's.
+"""Found only in partitioned programs. Sends and receives may also be the host's, since no primitive
+of JAX makes them.
 """
 _COLLECTIVE = re.compile(rf"^.* (?:{'|'.join(_OPCODES)})(?:-start)?\(.*$", re.MULTILINE)
 _IOTA_GROUPS = re.compile(r"replica_groups=\[([0-9,]+)\]<=")
@@ -431,18 +434,18 @@ _MANUAL = re.compile(
     r"|xla\.sdy\.(?:GlobalToLocalShape|LocalToGlobalShape|manual)"
     r"|sharding=\{[^}]*\bmanual\b"
 )
-"""Parts of a program that its author partitioned by hand (shard_map), while the rest waits for the
-partitioner.
+"""Parts of a program that its author partitioned by hand (shard_map). The partitioner handles the
+rest.
 """
 
 
 def program_from_hlo(module: bytes, text: str, default_devices: int) -> SourceProgram:
-    """A program from a serialized HloModuleProto.
+    """Make a program from a serialized HloModuleProto.
 
     Args:
         module: the proto.
-        text: the same as HLO text, which says what the proto leaves to the compile options.
-        default_devices: partitions where the text does not say how many there are.
+        text: the module as HLO text, which has facts that the proto leaves to the compile options.
+        default_devices: partitions if the text does not name a number.
     """
     header = text[: text.find("\n")]
     if "is_scheduled=true" in header:
@@ -451,7 +454,8 @@ def program_from_hlo(module: bytes, text: str, default_devices: int) -> SourcePr
     partitions, replicas = partitions_of(text)
     name = re.match(r"HloModule ([^\s,]+)", header)
     if in_sdy:
-        # With a GSPMD sharding XLA ignores Shardy's next to it, then fails on its calls.
+        # If an instruction has a GSPMD sharding, XLA ignores Shardy's next to it, and then fails on
+        # its calls.
         module = without_fields(module, _SHARDING_FIELDS)
     if not partitions:
         partitions = default_devices if replicas == 1 else 1
@@ -477,14 +481,14 @@ def _number_in(header: str, name: str) -> int | None:
 
 
 def partitions_of(text: str) -> tuple[int | None, int]:
-    """The SPMD partitions of a module as HLO text, None if the text does not say, and its
-    replicas.
+    """Return the SPMD partitions (None if unknown) and the replicas of a module given as HLO
+    text.
     """
     header = text[: text.find("\n")]
     collectives = _COLLECTIVE.findall(text)
     replicas = _number_in(header, "replica_count")
     partitions = _number_in(header, "num_partitions")
-    if replicas is None:  # a collective without a channel is one of replicas (pmap)
+    if replicas is None:  # a collective without a channel runs over replicas (pmap)
         replicas = (
             _group_devices([line for line in collectives if "channel_id=" not in line])
             or 1
@@ -513,7 +517,7 @@ def _free_parameters(text: str) -> tuple[bool, ...]:
 
 
 def _free_outputs(text: str) -> tuple[bool, ...]:
-    """Whether the outputs have no sharding: one word for all of them."""
+    """Whether the outputs have no sharding; the answer holds for all of them."""
     root = re.search(r"^\s*ROOT .*$", _entry(text), re.MULTILINE)
     return (root is not None and "sharding=" not in root[0],)
 
@@ -576,7 +580,7 @@ def _printed_hlo(module: bytes) -> str:
 
 
 def first_line(text: str) -> str:
-    """The first line of an error text, without the stack that XLA may append."""
+    """The first line of an error text, without XLA's stack trace."""
     return text.strip().partition("\n")[0]
 
 
@@ -615,7 +619,7 @@ def program_from_mlir(data: bytes) -> SourceProgram:
             if name in attributes:
                 counts[name] = ir.IntegerAttr(attributes[name]).value
         has_mhlo = "mhlo.sharding" in str(main.attributes)
-        # what JAX itself would ask for is part of the compile options of every job
+        # the options that JAX itself would set, which are part of every job's compile options
         if not shardy and not has_mhlo:
             shardy = bool(jax.config.jax_use_shardy_partitioner)
         return SourceProgram(
@@ -656,10 +660,10 @@ def _string(operation: Any, name: str) -> str:
     )
 
 
-# Serialized messages, cut on the wire: nothing that is unknown here is lost.
+# Serialized messages, edited as bytes, so that unknown fields stay.
 
 Tree: TypeAlias = "Mapping[int, Tree | None]"
-"""What to cut: field numbers; None: the field goes, a mapping: go on inside of it."""
+"""What to cut, by field number. None removes the field; a mapping edits the message inside."""
 
 _SHARDING_FIELDS: Tree = {3: {2: {40: None}}, 12: None, 14: None}
 """GSPMD shardings in an HloModuleProto: of instructions (HloComputationProto.instructions,
@@ -667,7 +671,7 @@ HloInstructionProto.sharding), of the output, of the parameters."""
 
 
 def hlo_module_bytes(data: bytes) -> bytes | None:
-    """The HloModuleProto (field 1) of a serialized HloProto; `data` itself where that is the
+    """Return the HloModuleProto (field 1) of a serialized HloProto; `data` itself if it is the
     module; else None.
     """
     inner = _leading(data)
@@ -679,7 +683,7 @@ def hlo_module_bytes(data: bytes) -> bytes | None:
 
 
 def _leading(data: bytes) -> bytes | None:
-    """The length-delimited field 1 that `data` begins with; None where it does not."""
+    """Return the length-delimited field 1 at the start of `data`; None if there is none."""
     try:
         number, start, value, end = next(_fields(data), (0, 0, 0, 0))
     except ValueError:
@@ -691,7 +695,7 @@ def without_fields(message: bytes, cut: Tree) -> bytes:
     """A serialized message without some of its fields.
 
     Raises:
-        ValueError: `message` is no serialized message.
+        ValueError: `message` is not a serialized message.
     """
     parts = []
     for number, start, value, end in _fields(message):
@@ -704,12 +708,12 @@ def without_fields(message: bytes, cut: Tree) -> bytes:
 
 
 def submessage(number: int, content: bytes) -> bytes:
-    """A field that holds a message."""
+    """Make a field that contains a message."""
     return varint(number << 3 | 2) + varint(len(content)) + content
 
 
 def varint(number: int) -> bytes:
-    """A whole number as protocol buffers write it."""
+    """Encode a whole number as protocol buffers do."""
     out = bytearray()
     while number > 0x7F:
         out.append(number & 0x7F | 0x80)
@@ -718,7 +722,7 @@ def varint(number: int) -> bytes:
 
 
 def _fields(message: bytes) -> Iterator[tuple[int, int, int, int]]:
-    """Number, start, start of the content and end of each field."""
+    """Yield the number, start, content start and content end of each field."""
     at = 0
     while at < len(message):
         start = at
@@ -737,7 +741,7 @@ def _fields(message: bytes) -> Iterator[tuple[int, int, int, int]]:
 
 
 def _read(data: bytes, at: int) -> tuple[int, int]:
-    """A varint, and where it ends."""
+    """Read a varint; return it and its end."""
     number = shift = 0
     while at < len(data) and shift < 70:
         byte = data[at]

@@ -1,5 +1,5 @@
-"""What an interpreter has installed: its jax, the flags that its jaxlib takes, and what mends its
-plugin for GPUs.
+"""What an interpreter has installed: its jax, the flags that its jaxlib accepts, and how to repair
+its GPU plugin.
 
 Standard library only, since the compiler's process may be another Python than ours.
 """
@@ -51,20 +51,20 @@ PACKAGES = (
     "protobuf",
     "flax",
 )
-"""Those whose versions decide how a program compiles and runs."""
+"""The packages whose versions decide how a program compiles and runs."""
 
-# for the child, which needs about a second; a cold network file system may need a hundred times
-# that
+# seconds for the child, which usually needs one; a slow network file system may take a hundred
+# times as long
 TIMEOUT_S = 120
 
 
 @dataclass(frozen=True, slots=True)
 class Installed:
-    """What an interpreter would import."""
+    """The packages that an interpreter would import."""
 
-    # by package (``python`` too); missing packages are absent
+    # by package (``python`` too), without missing packages
     versions: Mapping[str, str]
-    jaxlib_at: str = ""  # the folder jaxlib is installed in; empty where it is not
+    jaxlib_at: str = ""  # the folder with jaxlib; empty if absent
 
     @property
     def jaxlib(self) -> str:
@@ -73,7 +73,7 @@ class Installed:
 
     @property
     def built_ns(self) -> int:
-        """When its jaxlib was installed, which tells apart builds that share a version, such as
+        """When its jaxlib was installed, in ns. This distinguishes builds of one version, such as
         nightly ones.
         """
         at = Path(self.jaxlib_at) / "jaxlib" / "version.py"
@@ -81,7 +81,7 @@ class Installed:
 
     @property
     def changed_ns(self) -> int:
-        """When a package was last installed next to jaxlib, or removed; 0: unknown."""
+        """When a package was last installed or removed next to jaxlib, in ns; 0: unknown."""
         at = Path(self.jaxlib_at)
         return at.stat().st_mtime_ns if self.jaxlib_at and at.is_dir() else 0
 
@@ -95,12 +95,12 @@ class Installed:
 
 
 _INSTALLED: dict[str, tuple[int, Installed]] = {}
-"""By interpreter: when the folder of its packages had changed last, and what it would import."""
+"""By interpreter: when its package folder last changed, and what it would import."""
 
 
 def installed(python: str | None = None) -> Installed:
-    """The versions that `python` (default: ours) would import, without importing them. Another
-    interpreter is asked once, and again when a package was installed or removed.
+    """Return the versions that `python` (default: ours) would import, without importing them.
+    Another interpreter is asked once, and again after a package was installed or removed.
     """
     if python is None or python == sys.executable:
         return Installed(*versions(PACKAGES))
@@ -112,7 +112,7 @@ def installed(python: str | None = None) -> Installed:
 
 
 def _asked(python: str) -> Installed:
-    """The versions that another interpreter would import."""
+    """Ask another interpreter for the versions that it would import."""
     code = (
         "from __future__ import annotations\n"
         f"import json, sys\n{inspect.getsource(versions)}\n"
@@ -122,9 +122,10 @@ def _asked(python: str) -> Installed:
 
 
 def versions(packages: Sequence[str]) -> tuple[dict[str, str], str]:
-    """The versions that this interpreter would import, its own too, and where jaxlib is.
+    """Return the versions that this interpreter would import, its own version, and jaxlib's folder.
 
-    Other interpreters are sent the source of this function: standard library only, of Python 3.9.
+    Other interpreters run the source of this function, so it uses only Python 3.9's standard
+    library.
     """
     import platform
     from importlib import metadata
@@ -143,7 +144,7 @@ def versions(packages: Sequence[str]) -> tuple[dict[str, str], str]:
 def _answers(
     python: str, code: str, stdin: str, arguments: Sequence[str] = (), *, count: int
 ) -> list[Any]:
-    """What code prints that an interpreter runs: a JSON list of `count` items in the last line."""
+    """Run code in an interpreter. Return the JSON list of `count` items in its last line."""
     environment = {
         name: value
         for name, value in os.environ.items()
@@ -173,7 +174,7 @@ def _answers(
     found = None
     with suppress(
         ValueError, IndexError, RecursionError
-    ):  # what a site's sitecustomize prints comes before
+    ):  # a sitecustomize may print before
         found = json.loads(done.stdout.strip().splitlines()[-1])
     if not isinstance(found, list) or len(found) != count:
         raise UserError(
@@ -184,11 +185,11 @@ def _answers(
     return found
 
 
-# Flags, asked without a risk for this process. XLA ends the process on an unknown flag or a bad
-# value, and reads XLA_FLAGS once in a process. So one child imports jaxlib (CPU only, half a
-# second) and forks for each flag; a fork that ends badly costs four milliseconds. The CPU build
-# registers the GPU flags too, so neither a GPU nor the CUDA plugin is needed. Answers are kept per
-# jaxlib under the user's cache directory.
+# Check flags without risk for this process. XLA ends the process on an unknown flag or a bad value,
+# and reads XLA_FLAGS once in a process. So one child imports jaxlib (CPU only, half a second) and
+# forks for each flag; a fork that crashes costs four milliseconds. The CPU build also registers the
+# GPU flags, so this needs neither a GPU nor the CUDA plugin. Answers are cached per jaxlib in the
+# user's cache directory.
 
 Status: TypeAlias = Literal["known", "unknown", "bad-value", "failed"]
 
@@ -225,17 +226,17 @@ print(json.dumps(answers))
 
 
 class FlagAnswer(NamedTuple):
-    """What jaxlib makes of one flag."""
+    """jaxlib's answer about one flag."""
 
-    # ``known``; ``unknown`` and ``bad-value``, on which XLA ends the process; ``failed`` where it
-    # ended otherwise
+    # ``known``; ``unknown`` or ``bad-value``, which end a process; ``failed`` if it ended for
+    # another reason
     status: Status
     message: str = ""  # XLA's own line about it; empty for ``known``
 
 
 @dataclass(frozen=True, slots=True)
 class Probe:
-    """What a release of jaxlib makes of several flags: verdicts by a flag's text, such as
+    """jaxlib's answers about several flags, by the flag's text, such as
     ``--xla_dump_to=/tmp/d``.
     """
 
@@ -257,7 +258,7 @@ def probe(flags: Iterable[Flag], python: str | None = None) -> Probe:
         )
     store = cache_directory() / f"flags-{found.jaxlib}-{found.built_ns}.json"
     kept = {}
-    # absent or damaged: ask
+    # ask if the cached answer is absent or damaged
     with suppress(ValueError, TypeError, AttributeError, RecursionError):
         entries = json.loads(read_kept(store) or b"")
         kept = {key: FlagAnswer(*entry) for key, entry in entries.items()}
@@ -271,7 +272,7 @@ def probe(flags: Iterable[Flag], python: str | None = None) -> Probe:
         }
         with suppress(
             UserError
-        ):  # a home that cannot be written costs a second next time, nothing else
+        ):  # if the cache is not writable, the next call takes a second longer
             write_files(
                 {store: json.dumps(dict(sorted(kept.items())), indent=0) + "\n"},
                 force=True,
@@ -280,7 +281,7 @@ def probe(flags: Iterable[Flag], python: str | None = None) -> Probe:
 
 
 def answer(exit_code: int, output: str) -> FlagAnswer:
-    """What a fork's exit code and stderr mean."""
+    """Interpret a fork's exit code and stderr."""
     refused = flag_refusal(output)
     if refused is not None and (exit_code != 0 or refused[0] == "bad-value"):
         return FlagAnswer(*refused)
@@ -293,8 +294,8 @@ def answer(exit_code: int, output: str) -> FlagAnswer:
 
 
 def _key(text: str) -> str:
-    """The text under which an answer is kept: paths are any path, since XLA takes every text for
-    one.
+    """The key under which an answer is cached. All paths share one key, because XLA accepts any
+    text as a path.
     """
     name, equals, value = text.partition("=")
     return f"{name}=PATH" if equals and "/" in value else text
@@ -303,7 +304,7 @@ def _key(text: str) -> str:
 def lint_flags(
     flags: FlagList, *, python: str | None, jaxlib: str | None = None
 ) -> Lint:
-    """Problems of the flags by the catalogue, for a release of jaxlib, or by the jaxlib of `python`
+    """Find problems of flags, by the catalogue for a jaxlib release, or by the jaxlib of `python`
     (default: ours).
     """
     if jaxlib is not None:
@@ -315,7 +316,7 @@ def lint_flags(
 def lint_scripts(
     paths: Sequence[Path], *, jaxlib: str | None, python: str | None
 ) -> ScriptsLint:
-    """Problems of the flags that scripts name; as `lint_flags`."""
+    """Find problems of the flags in scripts, as `lint_flags` does."""
     named = {}
     for path in paths:
         check_file(path)
@@ -338,18 +339,18 @@ def lint_scripts(
     )
 
 
-# jax's plugin for GPUs: which wheels the jax at hand needs, and the command that mends a missing,
-# double or old one. Nothing here moves jax or adds a second plugin: wheels are named with their
-# version, without dependencies.
+# jax's GPU plugin: which wheels the installed jax needs, and the command that repairs a missing,
+# duplicate or old plugin. The command changes no jax and adds no second plugin: it names wheels
+# with versions, without dependencies.
 
 
 @dataclass(frozen=True, slots=True)
 class Repair:
-    """The plugin's problem, and what mends it."""
+    """A problem of the plugin, and its repair."""
 
-    what: str  # a clause
-    fails: bool  # whether jax will not run on GPUs so; else only rehearsals are not possible
-    line: str  # the command that mends it
+    what: str  # the problem, as a clause
+    fails: bool  # whether jax cannot run on GPUs; else only rehearsals fail
+    line: str  # the command that repairs it
 
 
 def repair(
@@ -357,10 +358,10 @@ def repair(
     python: str = sys.executable,
     vendor: Vendor = NVIDIA,
 ) -> Repair | None:
-    """What to do about the plugin of an environment; None: nothing.
+    """Return how to repair the plugin of an environment; None if it works.
 
     Args:
-        versions: of its packages: jaxlib, the plugin's wheels, CUDA's runtime; only installed ones.
+        versions: versions of its installed packages: jaxlib, the plugin's wheels, CUDA's runtime.
         python: its interpreter.
         vendor: whose plugin.
     """
@@ -409,7 +410,7 @@ def repair(
 
 
 def install_command(vendor: Vendor) -> str:
-    """The one command that gives this interpreter what it needs to compile for GPUs."""
+    """Return the command that installs what this interpreter needs to compile for GPUs."""
     mended = repair(versions(PACKAGES)[0], vendor=vendor)
     if mended:
         return mended.line
@@ -418,7 +419,7 @@ def install_command(vendor: Vendor) -> str:
 
 
 def wanted_major(plugin: JaxPlugin, jaxlib: str) -> int:
-    """The first major of the toolkit that a jaxlib has a plugin for, else the last."""
+    """Return the first toolkit major version that a jaxlib has a plugin for, else the last."""
     at = release(jaxlib)
     fitting = (major for major, since in plugin.majors.items() if at >= release(since))
     *_, last = plugin.majors
@@ -426,8 +427,8 @@ def wanted_major(plugin: JaxPlugin, jaxlib: str) -> int:
 
 
 def _kept(plugin: JaxPlugin, majors: list[int], versions: Mapping[str, str]) -> int:
-    """Of several plugins the one whose runtime is installed, else the one of jaxlib's version, else
-    the older.
+    """Choose one of several plugins: the one whose runtime is installed, else the one of jaxlib's
+    version, else the older.
     """
     jaxlib = versions.get("jaxlib", "")
     running = [major for major in majors if plugin.runtimes.get(major) in versions]
@@ -444,7 +445,7 @@ def _kept(plugin: JaxPlugin, majors: list[int], versions: Mapping[str, str]) -> 
 
 
 def _pip(python: str, verb: str) -> tuple[str, ...]:
-    """pip of an interpreter; uv where it has none, as uv's own environments."""
+    """Return an interpreter's pip command; uv if it has no pip, as in uv's own environments."""
     if not any(Path(python).parent.glob("pip*")) and shutil.which("uv"):
         return "uv", "pip", verb, "--python", python
     return python, "-m", "pip", verb

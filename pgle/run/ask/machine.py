@@ -1,5 +1,5 @@
-"""What `pgle doctor` looks at: programs, files, variables and limits, behind one value that tests
-can fake.
+"""What `pgle doctor` examines: programs, files, variables and limits, behind one value that tests
+can replace.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ from pgle.run.ask.nsys import Nsys, find_nsys
 from pgle.run.ask.programs import ran
 from pgle.run.directory.manifest import Gpu
 
-# for one program: nvidia-smi needs seconds where the driver is not kept loaded, git where there are
-# a million files
+# seconds for one program: nvidia-smi is slow if the driver is not kept loaded, git if there are a
+# million files
 TIMEOUT_S = 20
 
 SMI_FIELDS = ("name", "driver_version", "memory.total", "compute_cap", "uuid")
@@ -37,18 +37,17 @@ Level: TypeAlias = Literal["ok", "warn", "fail"]
 
 @dataclass(frozen=True, slots=True)
 class MachineCheck:
-    """One thing that was looked at."""
+    """One check of the machine."""
 
-    name: str  # what, such as ``driver``; from the table of checks
-    # ``ok``; ``warn`` where something will not work or be worse; ``fail`` where a run will not work
+    name: str  # name of the check, such as ``driver``
+    # ``ok``; ``warn`` if something will fail or get worse; ``fail`` if a run will fail
     verdict: Level
-    found: str  # on this machine
+    found: str  # what was found
     remedy: str = ""  # what to do; empty for ``ok``
-    command: str = ""  # a line to copy that does it
+    command: str = ""  # a command to copy that does it
 
 
-# Without their names, which `diagnose` adds: nothing to do; something will not work or be worse; a
-# run will not work.
+# Makers of results without names, which `diagnose` adds: ok, warning, failure.
 ok = partial(MachineCheck, "", "ok")
 warn = partial(MachineCheck, "", "warn")
 fail = partial(MachineCheck, "", "fail")
@@ -88,10 +87,10 @@ def _existing(path: str) -> Path:
 
 @dataclass(frozen=True, slots=True)
 class Machine:
-    """The machine as the checks see it: by default the one that we run on."""
+    """The machine as the checks see it; by default this one."""
 
-    installed: Installed  # what the interpreter of the user's program would import
-    python: str = sys.executable  # that interpreter
+    installed: Installed  # the packages that the user's interpreter would import
+    python: str = sys.executable  # the user's interpreter
     # whether a program ended well, and what it printed
     ask: Callable[[Sequence[str]], tuple[bool, str]] = _ask
     # text of a file, None where it cannot be read
@@ -104,8 +103,7 @@ class Machine:
     environ: Mapping[str, str] = field(default_factory=lambda: dict(os.environ))
     # names of all running processes
     processes: Callable[[], frozenset[str]] = _processes
-    # free space on the disk that holds (or would hold) a path, and whether a file could be made
-    # there
+    # free space on the disk that holds (or would hold) a path, and whether files can be made there
     free_bytes: Callable[[str], int] = lambda path: (
         shutil.disk_usage(_existing(path)).free
     )
@@ -118,7 +116,7 @@ class Machine:
 
 
 def this_machine(python: str | None = None) -> Machine:
-    """The machine we run on."""
+    """Return this machine."""
     return Machine(installed(python), python or sys.executable)
 
 
@@ -129,7 +127,7 @@ def _glob(pattern: str) -> tuple[str, ...]:
 def read_gpus(
     ask: Callable[[Sequence[str]], tuple[bool, str]] = _ask,
 ) -> tuple[Gpu, ...]:
-    """The GPUs as nvidia-smi lists them; empty if absent. `ask` as of `Machine`."""
+    """Return the GPUs that nvidia-smi lists; empty if it is absent. `ask` as in `Machine`."""
     is_well, text = ask(SMI_QUERY)
     gpus: list[Gpu] = []
     for line in text.splitlines() if is_well else ():
@@ -142,15 +140,15 @@ def read_gpus(
 
 
 def all_gpus() -> tuple[Gpu, ...]:
-    """The GPUs of this machine, of all vendors."""
+    """Return the GPUs of this machine, of all vendors."""
     return read_gpus() or read_amd_gpus(_read, _glob)
 
 
 def git_commit() -> str:
-    """The commit of the working directory, short, with ``+`` where tracked files have changes.
+    """Return the short commit of the working directory, with ``+`` if tracked files have changes.
+    pgle reads nothing else from git, because addresses of remotes may hold credentials.
 
-    Nothing else is asked of git: addresses of remotes may hold credentials. Empty outside of a work
-    tree, before its first commit, and where git is missing or does not answer.
+    Empty outside of a work tree, before its first commit, and if git is missing or does not answer.
     """
     try:
         commit = _git("rev-parse", "--short=12", "HEAD")
@@ -166,14 +164,14 @@ def _git(*words: str) -> str:
         ("git", *words),
         timeout=TIMEOUT_S,
         stdin=subprocess.DEVNULL,
-        # the user's own git may run meanwhile
+        # do not disturb the user's own git, which may run meanwhile
         env={**os.environ, "GIT_OPTIONAL_LOCKS": "0"},
     )
     return done.stdout.strip() if done.returncode == 0 else ""
 
 
 def hardware_name() -> str:
-    """The GPUs of this host as a name for files and keys, such as ``8x-nvidia-h100-80gb-hbm3``;
+    """Name the GPUs of this host for files and keys: ``8x-nvidia-h100-80gb-hbm3``, or
     ``no-gpu``.
     """
     gpus = all_gpus()

@@ -32,12 +32,12 @@ PLACES = (
     "/usr/local/cuda*/bin/nsys",
     "/usr/lib/nsight-systems/bin/nsys",
 )
-"""Where NVIDIA's and Debian's packages put it, besides the PATH."""
+"""Where the packages of NVIDIA and Debian install it, if it is not on the PATH."""
 
 IMPORTER = "host-*/QdstrmImporter"
 IMPORTERS = (f"/usr/lib/nsight-systems/{IMPORTER}",)
-"""Where Debian puts the importer, and its nsys 2022.4.2 does not find it, so leaves every recording
-as ``.qdstrm``. NVIDIA's packages have it next to ``bin``.
+"""Where Debian installs the importer. Debian's nsys 2022.4.2 does not find it there, so each
+recording stays a ``.qdstrm``. NVIDIA's packages have it next to ``bin``.
 """
 
 TABLES_SINCE: Version = (
@@ -49,11 +49,11 @@ TABLES = (
     "StringIds,NVTX_EVENTS,CUPTI_ACTIVITY_KIND_.*,CUDA_GRAPH.*,ThreadNames,"
     "TARGET_INFO_.*,META_DATA_.*,ANALYSIS_DETAILS"
 )
-"""What we read; the rest (OS runtime calls, samples) can be most of a report."""
+"""The tables that pgle reads. The rest (OS runtime calls, samples) can be most of a report."""
 
 OLD_FORMAT: Version = (
     2022,
-)  # represents the format "1." of reports before 2023, which every nsys since reads
+)  # stands for the format "1." of reports before 2023, which every later nsys reads
 
 DOWNLOAD = "https://developer.nvidia.com/nsight-systems"
 INSTALL = f"install it ({DOWNLOAD}), or run `nsys export --type sqlite` where the report was made"
@@ -64,7 +64,7 @@ class Nsys:
     """An installed nsys."""
 
     path: Path  # the program
-    version: Version  # (2023, 4, 4, 54); empty where it does not say
+    version: Version  # (2023, 4, 4, 54); empty if unknown
 
 
 def dotted(version: Version) -> str:
@@ -73,7 +73,7 @@ def dotted(version: Version) -> str:
 
 
 def installed() -> tuple[Nsys, ...]:
-    """Every nsys found: the one on the PATH first, then the others, newest first."""
+    """Return every installed nsys: the one on the PATH first, then the others, newest first."""
     on_path = shutil.which("nsys")
     others = _matches(PLACES)
     found: dict[Path, Nsys] = {}
@@ -87,7 +87,7 @@ def installed() -> tuple[Nsys, ...]:
 
 
 def find_nsys() -> Nsys | None:
-    """The nsys to use: the one on the PATH, else the newest."""
+    """Return the nsys to use: the one on the PATH, else the newest."""
     return next(iter(installed()), None)
 
 
@@ -101,7 +101,7 @@ def _version_of(program: Path) -> Version:
 
 
 def report_version(path: Path) -> Version:
-    """The version of nsys that wrote a report, read from its first bytes; `OLD_FORMAT` for all
+    """Return the version of nsys that wrote a report, from its first bytes; `OLD_FORMAT` for all
     before 2023.
     """
     head = read_head(path, 200)
@@ -121,10 +121,10 @@ def report_version(path: Path) -> Version:
 
 @contextmanager
 def exported(path: Path) -> Iterator[Path]:
-    """The SQLite export of a ``.nsys-rep`` file, or of a ``.qdstrm`` file that nsys left where it
-    could not import it.
+    """Yield the SQLite export of a ``.nsys-rep`` file, or of a ``.qdstrm`` file that nsys could not
+    import.
 
-    It is removed at the end. `TMPDIR` says where it is put.
+    It is written to `TMPDIR`, and removed at the end.
     """
     with tempfile.TemporaryDirectory(prefix="pgle-nsys-") as folder:
         report = _imported(path, Path(folder)) if path.suffix == ".qdstrm" else path
@@ -149,7 +149,7 @@ def exported(path: Path) -> Iterator[Path]:
 
 
 def _able(path: Path, version: Version) -> Nsys:
-    """An installed nsys that is not older than the report."""
+    """Return an installed nsys that is not older than the report."""
     found = installed()
     if not found:
         raise UserError(
@@ -177,7 +177,7 @@ def _too_new(path: Path, nsys: Nsys, version: Version) -> UserError:
 
 
 def _imported(path: Path, folder: Path) -> Path:
-    """Turn a raw ``.qdstrm`` file into a report with the importer that belongs to nsys."""
+    """Convert a raw ``.qdstrm`` file to a report with nsys's importer."""
     if not path.is_file():
         raise UserError("no such file", where=path, remedy="check the path")
     importer = find_importer()
@@ -201,7 +201,7 @@ def _imported(path: Path, folder: Path) -> Path:
 
 
 def find_importer() -> Path | None:
-    """QdstrmImporter: on the PATH or next to an installed nsys."""
+    """Find QdstrmImporter on the PATH or next to an installed nsys."""
     on_path = shutil.which("QdstrmImporter")
     if on_path:
         return Path(on_path)
@@ -239,7 +239,7 @@ def _last_line(done: subprocess.CompletedProcess[str]) -> str:
 def _failure(
     path: Path, nsys: Nsys, version: Version, done: subprocess.CompletedProcess[str]
 ) -> UserError:
-    """What a failed export means, from nsys's own words."""
+    """Explain a failed export by nsys's own words."""
     output = f"{done.stdout}\n{done.stderr}".lower()
     if re.search("version number is invalid|newer version|please update", output):
         return _too_new(path, nsys, version)

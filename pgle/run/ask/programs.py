@@ -1,4 +1,4 @@
-"""Programs that are asked for something, and what they print."""
+"""Run other programs, and read what they print."""
 
 from __future__ import annotations
 
@@ -11,7 +11,8 @@ from typing import Any
 def ran(
     words: Sequence[str | PathLike[str]], **how: Any
 ) -> subprocess.CompletedProcess[str]:
-    """Run a program to its end, whatever its exit code, with all that it prints as text.
+    """Run a program to its end, with any exit code. Return its output as text. `how` has further
+    arguments of `subprocess.run`.
 
     `how` has further arguments of `subprocess.run`.
     """

@@ -1,9 +1,9 @@
 """Stand-ins for libraries of a toolkit that is not installed, so that XLA's plugin can be loaded to
-compile: a compilation up to the schedule calls none of them.
+compile: a compilation up to the schedule does not call them.
 
-They are made from what the plugin itself needs, kept in the user's cache, and loaded by the process
-that compiles alone: no search path leads to them. A library that the loader finds is never
-replaced. Standard library only, since that process may be another Python than ours.
+They are made from the plugin's list of symbols and kept in the user's cache. Only the compiling
+process loads them; no search path contains them. A library that the loader finds is never replaced.
+Standard library only, since that process may be another Python than ours.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def load_with_stand_ins(
     """Load a plugin's library. Return it, and the names of libraries that stand-ins replace.
 
     Raises:
-        OSError: it cannot be loaded, for another reason than an absent library.
+        OSError: it cannot be loaded, although no library is absent.
         UserError: stand-ins cannot be made here.
     """
     absent: dict[str, ctypes.CDLL] = {}
@@ -59,7 +59,9 @@ def load_with_stand_ins(
 def _stand_in(
     needs: Needs, name: str, plugin: JaxPlugin, toolkit: str, *, first: bool
 ) -> Path:
-    """The file of a stand-in for a library; the first has the symbols of no named library too."""
+    """Make the file of a library's stand-in. The first stand-in also has the symbols that name no
+    library.
+    """
     symbols = dict(needs.symbols.get(name, {}))
     if first:
         symbols |= needs.symbols.get("", {})
@@ -86,5 +88,7 @@ def _stand_in(
 
 
 def _returned(symbol: str, plugin: JaxPlugin) -> int:
-    """What a function returns: success where the library registers code as it is loaded."""
+    """Choose a function's return value: success, if the library registers code while it is
+    loaded.
+    """
     return 0 if symbol.startswith(plugin.registering) else plugin.absent_code

@@ -1,5 +1,5 @@
-"""The run directory of an experiment: the one place that knows the path of each file in it; the
-folder of an answer.
+"""The run directory of an experiment: only this file knows the paths in it. Also the folder of an
+answer.
 
 RUN/manifest.json         what was run, with what, and what came of it;
                           ``manifest.rank0003.json`` of rank 3
@@ -38,13 +38,15 @@ COMPARED: tuple[StageName, StageName] = (
     "baseline",
     "perf",
 )  # the stages whose step times are compared
-# stage of the manifest: the program was run on CPU devices, and its modules kept
+# stage of the manifest: the program ran on CPU devices, and its modules were kept
 CAPTURE = "capture"
 CAPTURED = "captured"  # folder of that stage
 LOG = "output.log"
 MANIFEST = "manifest.json"
-STORED = "report.json"  # the page of a rehearsal or a search for flags, in its folder
-TIMELINE = "timeline.html"  # the page of `rehearse` and of `tune`, next to `STORED`
+#: the JSON page of a rehearsal or a search for flags, in its folder
+STORED = "report.json"
+#: the HTML page of `rehearse` and of `tune`, next to `STORED`
+TIMELINE = "timeline.html"
 STEP_FILES = "steps*.jsonl"  # step times of a stage: one file, or one per rank
 
 RANK_LABEL = "rank{:04d}"
@@ -60,25 +62,25 @@ RANK_FILES = {
     "seen": ".hook{suffix}.seen",
     "claim": ".traced.{label}",
 }
-"""The names of a rank's files in its stage, by the fields of `RankFiles`; the hook may find out in
-which rank it is.
+"""The names of a rank's files in its stage, by the fields of `RankFiles`. The hook uses them too,
+since only it may know the rank.
 """
 
 TRACES = (
     ".xplane.pb",
     ".nsys-rep",
     ".qdstrm",
-)  # what profilers write; viewers add files of other kinds
+)  # suffixes that profilers write; viewers add other files
 
 
 def rank_suffix(rank: int) -> str:
-    """Of the files of a rank: empty for rank 0, ``.rank0003`` for rank 3."""
+    """Return the suffix of a rank's files: empty for rank 0, ``.rank0003`` for rank 3."""
     return "" if rank == 0 else f".{RANK_LABEL.format(rank)}"
 
 
 PROGRAM_FILES = (".py", ".sh", ".mlir")
-"""Suffixes of the files on a command line that are its inputs; any other file may be one that it
-writes.
+"""Suffixes of files on a command line that are inputs of the program. The program may write files
+with other suffixes.
 """
 
 
@@ -86,35 +88,36 @@ writes.
 class RankFiles:
     """The files of one rank in one stage."""
 
-    folder: Path  # of the stage, shared by all ranks
+    folder: Path  # folder of the stage, shared by all ranks
     label: str  # ``rank0003``
     suffix: str  # of file names; empty for rank 0
     log: Path  # what the rank printed, with XLA's log lines
-    facts: Path  # what the hook found out
+    facts: Path  # the hook's findings
     steps: Path  # step times, JSON lines
     hlo: Path  # XLA's dumps; several ranks would overwrite each other's in one folder
     ir: Path  # StableHLO of every function that rank 0 compiled
     trace: Path  # the folder of its trace; nsys adds its suffix to this name
     seen: Path  # exists once a Python with the hook has started
-    claim: Path  # exists once a process of the rank traces; its helper processes then do not
+    #: exists once a process of the rank traces, so that its helper processes do not
+    claim: Path
 
     @property
     def report(self) -> Path:
-        """What nsys writes: `trace` with its suffix."""
+        """The report of nsys: `trace` with its suffix."""
         return self.trace.with_name(f"{self.label}.nsys-rep")
 
     @property
     def schedule_dumps(self) -> Path | None:
-        """The folder of dumps where LHS left a schedule in it."""
+        """The folder of dumps, if LHS left a schedule dump in it."""
         found = next(self.hlo.rglob("*.schedule.*"), None)
         return None if found is None else self.hlo
 
     def traces(self) -> tuple[Path, ...]:
-        """The files that profilers have left for this rank."""
+        """The trace files that profilers have left for this rank."""
         return _trace_files(self.trace.parent, self.label)
 
     def outputs(self) -> tuple[Path, ...]:
-        """What the stage has left for this rank: files, and folders of dumps."""
+        """The files and dump folders that the stage has left for this rank."""
         ir = () if self.suffix else (self.ir,)
         kept = (
             path
@@ -155,8 +158,8 @@ class StageFolder:
         return {rank: self.rank(rank) for rank in ranks}
 
     def outputs(self) -> tuple[Path, ...]:
-        """What the stage has left for all ranks, files of other processes than the main one
-        included.
+        """The files that the stage has left for all ranks, including those of other processes than
+        the main one.
         """
         kept = (
             path
@@ -170,12 +173,12 @@ class StageFolder:
         return _trace_files(self.path / "trace")
 
     def dumps(self) -> tuple[Path, ...]:
-        """The folder of HLO that XLA dumped on the first rank; none if the stage left no dump."""
+        """The folder of HLO that XLA dumped on the first rank; None if there is no dump."""
         hlo = self.rank().hlo
         return (hlo,) if hlo.is_dir() else ()
 
     def traces(self) -> tuple[Path, ...]:
-        """Its traces, one per rank. A recording of nsys is left out if its report is there."""
+        """The traces, one per rank. A raw recording of nsys is left out if its report exists."""
         folder = self.path / "trace"
         if not folder.is_dir():
             return ()
@@ -187,8 +190,8 @@ class StageFolder:
         return tuple(path for path in traces if path not in imported)
 
     def make(self, *, again: bool) -> str:
-        """Make the folder; where an older run left one, that is kept under the next free name,
-        which is returned.
+        """Make the folder. Rename an older run's folder to the next free name, and return that
+        name.
 
         Raises `UserError` if it holds something already, and `again` is false.
         """
@@ -202,7 +205,7 @@ class StageFolder:
         Raises `UserError` if it holds something already, and `again` is false.
         """
         found = list(self.path.iterdir()) if self.path.exists() else []
-        # Notes alone are what a launcher left that was killed before its stage was on record.
+        # A launcher that was killed before its stage was recorded leaves only notes.
         if not again and not all(path.name.startswith(".") for path in found):
             raise UserError(
                 f"stage {self.name} was run into it already",
@@ -222,37 +225,37 @@ class RunDirectory:
     path: Path
 
     def stage(self, name: StageName) -> StageFolder:
-        """The folder of a stage."""
+        """Return the folder of a stage."""
         return StageFolder(self, name)
 
     @property
     def is_recorded(self) -> bool:
-        """Whether pgle has run a stage into it."""
+        """Whether pgle has run a stage in it."""
         return self.manifest().is_file()
 
     def manifest(self, rank: int = 0) -> Path:
-        """The records of a rank."""
+        """Return the records of a rank."""
         return self.path / f"manifest{rank_suffix(rank)}.json"
 
     @property
     def profile(self) -> Path:
-        """Where `pgle run`, and without another name `pgle convert RUN`, write the cost profile."""
+        """Path of the cost profile that `pgle run` writes, and `pgle convert RUN` by default."""
         return self.path / "profile.pbtxt"
 
     @property
     def judged_flags(self) -> Path:
-        """XLA flags that the baseline ran without, if the run was to judge them."""
+        """XLA flags that the baseline ran without, because the run judges them."""
         return self.path / "flags.txt"
 
     @property
     def found_profile(self) -> Path | None:
-        """The cost profile that there is, in either form; None if absent yet."""
+        """The existing cost profile, in either form; None if there is none."""
         forms = (self.profile, self.profile.with_suffix(".pb"))
         return next((path for path in forms if path.is_file()), None)
 
     @property
     def dump_to_cover(self) -> Path:
-        """HLO of the module that uses the profile: as the baseline compiled it, or else the profile
+        """The HLO of the module that uses the profile: from the baseline, else from the profile
         run.
         """
         dumps = self.stage("baseline").dumps()
@@ -275,8 +278,8 @@ class RunDirectory:
 
     @contextmanager
     def held(self, *, shared: bool = False) -> Iterator[None]:
-        """Keep other pgle processes out of the directory; `shared`: but for other ranks, which run
-        the same stage.
+        """Lock the directory against other pgle processes. With `shared`, other ranks of the same
+        stage may use it.
         """
         try:
             self.path.mkdir(parents=True, exist_ok=True)
@@ -301,7 +304,7 @@ class RunDirectory:
                     remedy="wait until it has ended, or choose another --run-dir",
                 ) from None
             except OSError:
-                pass  # a file system without locks
+                pass  # this file system has no locks
             if not shared:
                 lock.truncate(0)
                 lock.write(f"process {os.getpid()} on {os.uname().nodename}\n")
@@ -310,14 +313,16 @@ class RunDirectory:
 
 
 def free(path: Path, mark: str = "-", first: int = 2) -> Path:
-    """This path where nothing is there, else the first of ``NAME-2``, ``NAME-3`` … that is free."""
+    """Return this path if nothing exists there, else the first free one of ``NAME-2``, ``NAME-3``
+    …
+    """
     numbered = (path.with_name(f"{path.name}{mark}{number}") for number in count(first))
     return next(found for found in chain((path,), numbered) if not found.exists())
 
 
 def set_aside(folder: Path) -> str:
-    """Keep an older folder under the next free name, ``profile.1``, ``profile.2`` …, which is
-    returned.
+    """Rename an older folder to the next free name, ``profile.1``, ``profile.2`` …, and return the
+    name.
     """
     return folder.rename(free(folder, ".", 1)).name
 
@@ -329,8 +334,8 @@ def _may_be_trace(path: Path) -> bool:
 
 
 def _trace_files(folder: Path, label: str | None = None) -> tuple[Path, ...]:
-    """What profilers have left below a stage's folder of traces; with the label of a rank, for that
-    alone.
+    """The files that profilers have left in a stage's folder of traces; with a rank's label, only
+    that rank's.
     """
     found = (path for path in sorted(folder.rglob("*")) if path.name.endswith(TRACES))
     return tuple(
@@ -340,23 +345,22 @@ def _trace_files(folder: Path, label: str | None = None) -> tuple[Path, ...]:
     )
 
 
-# The folder of a rehearsal or a search: empty at first, held by one process, nothing of ours in it
-# after a failure. While one is at work, after one that was killed, and in a search that can be
-# continued, a file in the folder lists what was made there: that alone may be deleted.
+# The folder of a rehearsal or a search. It is empty at first, one process holds it, and after a
+# failure nothing of ours stays. A file in it lists what pgle made there, while one is at work, was
+# killed, or can be continued. Only listed files may be deleted.
 
 _UNFINISHED = ".unfinished"
-_MOST_BYTES = 1 << 20  # of that list
+_MOST_BYTES = 1 << 20  # most bytes of that list
 _DEEPEST = 3  # ``trials/SETTING/names`` is the deepest folder that is made
 
 
 @contextmanager
 def opened(named: str | None, question: str = "") -> Iterator[Path]:
-    """The folder for all files, empty; after a failure nothing of ours stays in it unless the
-    message points there.
+    """Yield an empty folder for all files of an answer. After a failure pgle deletes its files
+    there, unless the message names them.
 
-    The next one deletes what stayed, and what a killed one left. But a folder that holds
-    `question`, the file that says what an answer is of (`check_question`), is continued with, and
-    keeps all.
+    The next use deletes what remained, also after a kill. But if the folder has the file `question`
+    (see `check_question`), its answer is continued, and all files stay.
     """
     there_before = named is not None and Path(named).exists()
     out = Path(named) if named else new_answer()
@@ -366,7 +370,7 @@ def opened(named: str | None, question: str = "") -> Iterator[Path]:
             if {path.name for path in out.iterdir()} - {
                 *_made(out),
                 _UNFINISHED,
-            }:  # not what an unfinished one left
+            }:  # not the remains of an unfinished answer
                 raise UserError(
                     "is not an empty directory",
                     where=out,
@@ -390,8 +394,9 @@ def opened(named: str | None, question: str = "") -> Iterator[Path]:
             mark.unlink(missing_ok=True)
 
 
-KEPT_ANSWERS = 16  # folders of answers that nobody gave a place; the oldest go first
-KEPT_BYTES = 1 << 30  # of all of them together
+#: how many answers without a chosen folder are kept; the oldest are deleted first
+KEPT_ANSWERS = 16
+KEPT_BYTES = 1 << 30  # most bytes of these together
 
 
 def cache_directory() -> Path:
@@ -400,15 +405,15 @@ def cache_directory() -> Path:
 
 
 def answers_place() -> Path:
-    """Where the folders of answers are that nobody gave a place: in the user's cache,
-    `KEPT_ANSWERS` at most.
+    """Return where answers without a chosen folder are kept: in the user's cache, at most
+    `KEPT_ANSWERS`.
     """
     return cache_directory() / "answers"
 
 
 def forget(path: Path) -> None:
-    """Delete the folder of an answer that a path is in, if nobody gave it a place: nothing names it
-    any more.
+    """Delete the folder of an answer, if the user did not choose it. No output names it any
+    more.
     """
     place = answers_place()
     if path.is_relative_to(place) and path != place:
@@ -416,8 +421,8 @@ def forget(path: Path) -> None:
 
 
 def new_answer() -> Path:
-    """A new folder for an answer; older ones make room. In the temporary directory if the cache
-    cannot be written.
+    """Make a new folder for an answer, and delete older ones if needed. If the cache is not
+    writable, use the temporary directory.
     """
     place = answers_place()
     try:
@@ -430,7 +435,7 @@ def new_answer() -> Path:
 
 
 def _make_room(place: Path, made: Path) -> None:
-    """Delete the oldest folders of answers, but for those that a process works in."""
+    """Delete the oldest folders of answers, except those in use."""
     older = [path for path in place.iterdir() if path.is_dir() and path != made]
     older.sort(key=lambda path: path.stat().st_mtime_ns, reverse=True)
     total = 0
@@ -443,8 +448,8 @@ def _make_room(place: Path, made: Path) -> None:
 
 
 def asked_in(path: Path) -> Json:
-    """What an answer is of, by this file in its folder, ``search.json`` of schema
-    ``pgle.search/…``; empty: there is no such file of ours.
+    """Return the question that an answer is about, from ``search.json`` in its folder (schema
+    ``pgle.search/…``); empty if pgle did not write that file.
     """
     try:
         found = json.loads(read_head(path, 1 << 20))
@@ -457,12 +462,12 @@ def asked_in(path: Path) -> Json:
 
 
 def check_question(path: Path, asked: Json, of: str) -> None:
-    """Refuse to continue in the folder of another answer.
+    """Raise `UserError` if the folder belongs to an answer to another question.
 
     Args:
-        path: the file that says what the answer in the folder is of; it may be absent.
+        path: the file with the folder's question; it may be absent.
         asked: all that an answer depends on, as JSON values.
-        of: what such a folder holds, and of what other thing.
+        of: words for the error: what such a folder holds, and what it is about.
     """
     found = asked_in(path)
     other = [name for name in asked if found.get(name) != asked[name]]
@@ -476,10 +481,10 @@ def check_question(path: Path, asked: Json, of: str) -> None:
 
 
 def claim(path: Path) -> bool:
-    """Put a file or folder that is about to be made on the list, if it is in a folder of `opened`.
+    """Before a file or folder is made in a folder of `opened`, add it to the list.
 
-    Returns whether it is on the list, and so may be deleted; raises `OSError` if the list cannot be
-    written.
+    Returns whether it is on the list, so that pgle may delete it. Raises `OSError` if the list
+    cannot be written.
     """
     for out in path.absolute().parents[:_DEEPEST]:
         mark = out / _UNFINISHED
@@ -496,13 +501,13 @@ def claim(path: Path) -> bool:
 
 
 def emptied(folder: Path) -> None:
-    """Delete a folder that we made, to make it anew."""
+    """Delete a folder that pgle made, and make it anew."""
     check_ours(folder)
     shutil.rmtree(folder, ignore_errors=True)
 
 
 def check_ours(path: Path) -> None:
-    """Refuse to replace what we did not make."""
+    """Refuse to replace files that pgle did not make."""
     if (path.exists() or path.is_symlink()) and not claim(path):
         raise UserError(
             "was not made by pgle, which would replace it",
@@ -512,7 +517,7 @@ def check_ours(path: Path) -> None:
 
 
 def _made(out: Path) -> list[str]:
-    """The names on the list: of siblings of the list, never a path elsewhere."""
+    """Read the names on the list. They are siblings of the list, never paths elsewhere."""
     mark = out / _UNFINISHED
     if mark.is_symlink() or not mark.is_file():
         return []
@@ -521,8 +526,8 @@ def _made(out: Path) -> list[str]:
 
 
 def _remove_made(out: Path, error: BaseException | None = None) -> None:
-    """Delete what the list names, but for what a message points into; then the list, unless it
-    names something yet.
+    """Delete the listed files, except those that a message names. Then delete the list, unless it
+    still names something.
     """
     left = False
     for path in (out / name for name in _made(out)):
@@ -540,7 +545,7 @@ def _remove_made(out: Path, error: BaseException | None = None) -> None:
 
 @contextmanager
 def _held(out: Path) -> Iterator[None]:
-    """The folder, made and kept from other processes that would use it too."""
+    """Make the folder, and lock it against other processes."""
     if out.exists() and not out.is_dir():
         raise UserError(
             "is a file, a directory is needed",
@@ -559,7 +564,7 @@ def _held(out: Path) -> Iterator[None]:
             remedy="wait, or choose another with -o DIR",
         ) from None
     except OSError:
-        pass  # a file system without locks
+        pass  # this file system has no locks
     try:
         yield
     finally:
@@ -572,7 +577,7 @@ def is_run_dir(path: AnyPath) -> TypeGuard[Path]:
 
 
 def stage_of(path: AnyPath) -> StageFolder | None:
-    """The stage that RUN/STAGE names; of a run directory its profile stage."""
+    """Return the stage that RUN/STAGE names; for a run directory, its profile stage."""
     if is_run_dir(path):
         return RunDirectory(path).stage("profile")
     is_stage = isinstance(path, Path) and path.name in get_args(StageName)
@@ -582,8 +587,8 @@ def stage_of(path: AnyPath) -> StageFolder | None:
 
 
 def recorded_by(path: AnyPath) -> StageFolder | None:
-    """The stage of a run directory that a path names or is in, such as ``RUN/profile/trace``;
-    None without.
+    """Return the stage that contains a path such as ``RUN/profile/trace``; None if no run directory
+    does.
     """
     folders = [path, *path.parents] if isinstance(path, Path) else []
     return next(filter(None, map(stage_of, folders)), None)

@@ -1,4 +1,4 @@
-"""What the hook found out inside the program, from its files in a stage's folder."""
+"""The hook's findings inside the program, read from its files in a stage's folder."""
 
 from __future__ import annotations
 
@@ -13,28 +13,28 @@ from pgle.run.directory.directory import RANK_FILES, RankFiles
 
 
 class WindowFacts(TypedDict, total=False):
-    """What was traced; or why nothing was."""
+    """The traced window, or why nothing was traced."""
 
-    steps: list[int]  # the first and the last
+    steps: list[int]  # numbers of the first and the last step
     seconds: float
-    executions: int  # of the heaviest module
+    executions: int  # executions of the heaviest module
     none: str  # why nothing was traced
     remedy: str
 
 
 class AutoPgleFacts(TypedDict, total=False):
-    """What AutoPGLE's messages said."""
+    """What AutoPGLE's messages report."""
 
-    recompiled: dict[str, int]  # bytes of costs by module
-    loaded: list[str]  # modules from the cache, as AutoPGLE had left them
-    missed: list[str]  # modules that the cache did not have so
+    recompiled: dict[str, int]  # bytes of costs, by module
+    loaded: list[str]  # modules from the cache that AutoPGLE had optimized
+    missed: list[str]  # modules that the cache had only without AutoPGLE's costs
     hits: list[str]  # modules from the cache
-    found_optimised: int  # how many an earlier run had optimised
+    found_optimised: int  # number of modules that an earlier run had optimized
     ahead_of_time: int  # functions that the program compiled by `lower().compile()`
 
 
 class HookFacts(TypedDict, total=False):
-    """What one process of a program did, and with what."""
+    """What one process of a program did, and its environment."""
 
     pid: int
     host: str
@@ -44,28 +44,28 @@ class HookFacts(TypedDict, total=False):
     platform: str  # of jax's devices
     device_kind: str
     local_devices: int
-    devices: int  # of all processes
+    devices: int  # number over all processes
     process_index: int
     process_count: int
     compilations: int
     compile_s: float
-    compiled_at: list[float]  # seconds since the epoch; the first ones
-    steps: int  # that were marked
+    compiled_at: list[float]  # seconds since the epoch, of the first compilations
+    steps: int  # number of marked steps
     step_source: str
     steps_file: str
-    module: str  # the heaviest
+    module: str  # name of the heaviest module
     window: WindowFacts
     window_opened: float  # seconds since the epoch
     window_closed: float
     own_traces: list[str]  # folders of the program's own profiler
     auto_pgle: AutoPgleFacts
-    ranks_differ: str  # the first difference of two ranks, in a line
-    finished: bool  # the program ended by itself
+    ranks_differ: str  # the first difference between two ranks, in a line
+    finished: bool  # whether the program ended by itself
 
 
 def read_facts(files: RankFiles) -> HookFacts:
-    """What the hook found out; of several processes, from the one with most steps, then most
-    compilation.
+    """Read the hook's findings. Of several processes take the one with most steps, then most
+    compilations.
     """
     paths = [
         path
@@ -85,8 +85,9 @@ def read_sources(files: RankFiles, *, is_alone: bool) -> dict[str, str]:
     """The modules that the program imported from files of its own: SHA-256 by path.
 
     Args:
-        files: of this rank.
-        is_alone: no other pgle runs this stage; then the processes of all ranks are of its program.
+        files: files of this rank.
+        is_alone: whether no other pgle runs this stage. If so, the processes of all ranks belong to
+        its program.
     """
     pattern = (
         RANK_FILES["facts"].format(suffix="*")
@@ -100,7 +101,7 @@ def read_sources(files: RankFiles, *, is_alone: bool) -> dict[str, str]:
 
 
 def _contents(paths: Iterable[Path]) -> list[Json]:
-    """Files of facts, without those that cannot be read."""
+    """The content of fact files, without unreadable ones."""
     found: list[Json] = []
     for path in paths:
         with suppress(ValueError, RecursionError):

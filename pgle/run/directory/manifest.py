@@ -1,8 +1,7 @@
-"""The manifest of a run directory: what was run, with what, and what came out of it. Nothing secret
-is kept.
+"""The manifest of a run directory: commands, inputs and results.
 
-Every rank writes a file of its own (``manifest.json`` for rank 0, ``manifest.rank0003.json`` for
-others), whole or not at all; reading merges them.
+It contains no credentials. Every rank writes its own file (``manifest.json`` for rank 0,
+``manifest.rank0003.json`` for others), whole or not at all; reading merges them.
 """
 
 from __future__ import annotations
@@ -38,34 +37,34 @@ from pgle.xla.flags.text import parse_flags, same_value
 from pgle.xla.vendors import VENDORS
 
 SCHEMA = "pgle.manifest/1"
-COMPARE = "compare"  # the stage after which step times are compared
+COMPARE = "compare"  # the stage that compares step times
 MODELLED = "modelled_steps_us"
 """Fact of a simulated stage: the fields of `pgle.schedule.predict.Steps`."""
 
 
 def now() -> str:
-    """The time, ISO 8601 in UTC."""
+    """Return the present time, ISO 8601 in UTC."""
     return datetime.now(UTC).isoformat(timespec="microseconds")
 
 
 @dataclass(frozen=True, slots=True)
 class FileRecord:
-    """A file that a stage read or wrote, or a whole folder of them."""
+    """A file, or a whole folder of files, that a stage read or wrote."""
 
     path: str  # relative to the run directory if it is inside; a folder's ends in ``/``
-    sha256: str  # of the content; of a folder, of the names and contents in it
+    sha256: str  # of the content; for a folder, of the names and contents in it
     size_bytes: int  # of all content
 
 
 @dataclass(frozen=True, slots=True)
 class Gpu:
-    """One GPU as the driver names it."""
+    """A GPU as the driver names it."""
 
     name: str
     driver: str = ""
     memory_mib: int = 0
     compute_capability: str = ""
-    uuid: str = ""  # which one of its kind
+    uuid: str = ""  # distinguishes GPUs of one kind
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,9 +72,9 @@ class StageRecord:
     """One stage on one rank."""
 
     stage: str  # ``profile``, ``convert``, ``baseline``, ``perf`` …
-    rank: int = 0  # of the process, 0 where there is one
-    ranks: int = 1  # how many there are
-    mode: str = ""  # of the flags, such as ``sync``
+    rank: int = 0  # rank of the process; 0 if there is only one
+    ranks: int = 1  # number of ranks
+    mode: str = ""  # mode of the flags, such as ``sync``
     argv: tuple[str, ...] = ()  # the user's command, masked
     # the whole XLA_FLAGS of the child, and jax's settings of effort
     xla_flags: str = ""
@@ -83,10 +82,9 @@ class StageRecord:
     environment: Mapping[str, str] = field(default_factory=dict)
     # by package, ``python`` too
     versions: Mapping[str, str] = field(default_factory=dict)
-    # of the directory where it was started, short, ``+`` where files have changes; empty without
-    # git
+    # short commit of the working directory, with ``+`` if files have changes; empty without git
     commit: str = ""
-    gpus: tuple[Gpu, ...] = ()  # of this host
+    gpus: tuple[Gpu, ...] = ()  # GPUs of this host
     # facts about hosts, processes and devices, by name
     topology: Json = field(default_factory=dict)
     host: str = ""  # its name
@@ -94,23 +92,23 @@ class StageRecord:
     ended: str = ""  # ISO time in UTC; empty while it runs
     exit_code: int | None = None  # of the command; None while it runs
     inputs: tuple[FileRecord, ...] = ()  # files read
-    # modules that the program imported from below its working directory or its script's folder
+    # modules that the program imported from its working directory or its script's folder
     imported: tuple[FileRecord, ...] = ()
     outputs: tuple[FileRecord, ...] = ()  # files written
     warnings: tuple[str, ...] = ()  # as printed
     # results of the stage, by name, JSON types only
     facts: Json = field(default_factory=dict)
-    # what was asked for, by option: a stage that is asked for something else is run again
+    # what was asked for, by option; if that changes, the stage runs again
     asked: Json = field(default_factory=dict)
-    # why the stage did not do its work though the command ended with 0, such as a missing trace
+    # why the stage missed its goal although the command ended with 0, such as a missing trace
     failed: str = ""
-    # folder where what the finished run before left waits until this one has done its work
+    # folder with the results of the last finished run, until this run has finished
     before: str = ""
-    # folder that its files were moved to, as it failed where a run before had not; that one counts
+    # folder with this run's files, if it failed after an earlier success, which counts instead
     aside: str = ""
 
     def __post_init__(self) -> None:
-        """Refuse names that are not of the stage's own folders: a later run would move them."""
+        """Refuse names outside the stage's own folders, because a later run would move them."""
         if not is_bare(self.stage):
             raise ValueError("a stage's folder must be in the run directory")
         own = re.escape(self.folder)
@@ -132,7 +130,7 @@ class StageRecord:
         Empty if nothing was simulated.
 
         Raises:
-            UserError: the manifest has something else there.
+            UserError: the manifest has invalid data there.
         """
         found = self.facts.get(MODELLED, [])
         numbers = isinstance(found, list) and all(
@@ -150,8 +148,8 @@ class StageRecord:
         return self.exit_code == 0 and not self.failed
 
     def why_changed(self, last: StageRecord) -> str:
-        """What a stage that is about to run asks for, reads, or runs with (jax, jaxlib, plugin)
-        that differs from the last run's; empty: nothing, so what that left still counts.
+        """Say what differs from the last run: options, inputs, or versions of jax, jaxlib and
+        plugin. Empty if nothing differs, so that the last results still count.
         """
         new = json.loads(json.dumps(self.asked))
         if changed := [
@@ -180,15 +178,15 @@ class StageRecord:
 
 @dataclass(frozen=True, slots=True)
 class Manifest:
-    """All stages of a run directory, in the order of writing, then by rank. Clocks may go back;
-    that order does not.
+    """All stages of a run directory, in the order of writing, then by rank. Clocks may be set back,
+    but this order stays.
     """
 
     stages: tuple[StageRecord, ...] = ()
 
     def of(self, stage: str) -> tuple[StageRecord, ...]:
-        """The records of one stage, every rank; of repeated runs each rank's last whose files are
-        in their place.
+        """Return the records of one stage, one per rank. For repeated runs it is the last whose
+        files are in place.
         """
         last = {
             record.rank: record
@@ -198,12 +196,12 @@ class Manifest:
         return tuple(last[rank] for rank in sorted(last))
 
     def last(self, stage: str) -> StageRecord | None:
-        """The record of a stage on the lowest rank; None where it did not run."""
+        """Return the record of a stage on the lowest rank; None if it was not run."""
         return next(iter(self.of(stage)), None)
 
     def why_due(self, planned: StageRecord, run_dir: Path) -> str:
-        """Why a stage has to be run; empty if it did its work, on the same basis, and its files are
-        as it left them.
+        """Say why a stage must run. Empty if it succeeded with the same inputs and options, and its
+        files are unchanged.
         """
         record = self.last(planned.stage)
         if record is None:
@@ -225,7 +223,7 @@ class Manifest:
 
 
 def read_manifest(run_dir: Path) -> Manifest:
-    """The merged manifest of a run directory; empty at first."""
+    """Read the merged manifest of a run directory; empty if there is none yet."""
     first = RunDirectory(run_dir).manifest()
     paths = [first] if first.exists() else []
     paths += sorted(run_dir.glob("manifest.rank*.json"))
@@ -250,7 +248,7 @@ def extend_manifest(run_dir: Path, record: StageRecord) -> None:
         kept = [item for item in before if (item.stage, item.rank, item.started) != key]
         entries = [
             asdict(item) for item in (*kept, record)
-        ]  # the last that was written is the last
+        ]  # keep the record that was written last at the end
         text = (
             json.dumps(
                 {"schema": SCHEMA, "stages": entries}, indent=2, ensure_ascii=False
@@ -266,7 +264,8 @@ def record_file(path: Path, run_dir: Path) -> FileRecord:
     if path.resolve().is_relative_to(run_dir.resolve()):
         text = path.resolve().relative_to(run_dir.resolve()).as_posix()
     elif path.is_relative_to(run_dir):
-        text = path.relative_to(run_dir).as_posix()  # a link to a file outside
+        # a link to a file outside
+        text = path.relative_to(run_dir).as_posix()
     if not path.is_dir():
         return FileRecord(text, *content_digest(path))
     digest = hashlib.sha256()
@@ -282,8 +281,8 @@ def imported_files(digests: Mapping[str, str]) -> tuple[FileRecord, ...]:
     """Records of the modules that a program imported.
 
     Args:
-        digests: SHA-256 by absolute path, as the hook took them when they were imported. Below the
-            working directory the record has the relative path, so that a checkout can move.
+        digests: SHA-256 by absolute path, which the hook computed at the import. Paths below the
+            working directory are recorded as relative, so that a checkout can move.
     """
     here = Path.cwd()
     found = []
@@ -296,7 +295,7 @@ def imported_files(digests: Mapping[str, str]) -> tuple[FileRecord, ...]:
 
 
 def changed_import(imported: Iterable[FileRecord]) -> str:
-    """Which module that a program imported is not as it was, in a clause; empty: all are."""
+    """Name a module that the program imported and that has changed since; empty if none has."""
     for item in imported:
         path = Path(item.path)
         if not path.is_file():
@@ -307,8 +306,8 @@ def changed_import(imported: Iterable[FileRecord]) -> str:
 
 
 def _load(path: Path) -> list[StageRecord]:
-    """The records of a file, as they were written; `json` reads them, since names that are no UTF-8
-    are kept.
+    """Read the records of a file. `json` reads them, because names that are not UTF-8 must be
+    kept.
     """
     try:
         document = json.loads(read_bytes(path))
@@ -331,7 +330,7 @@ def _load(path: Path) -> list[StageRecord]:
 
 
 class _Reckoned(TypedDict, total=False):
-    """Of which type the results and requests are that a later command reckons with."""
+    """The types of the results and requests that later commands rely on."""
 
     command: list[str] | None
     verdict: str | None
@@ -353,8 +352,8 @@ def _locked(path: Path) -> Iterator[None]:
 
 
 def waiting(run: RunDirectory, stage: str, aside: str, *, force: bool) -> str:
-    """The folder to put back if the new run of a stage fails: `aside`, which was set aside, if that
-    run had finished.
+    """Return the folder to restore if the new run of a stage fails: `aside`, if the run in it had
+    finished. With `force` return nothing, because the user wants nothing from earlier runs.
 
     With `force` the user wants nothing taken over from earlier runs.
     """
@@ -363,8 +362,8 @@ def waiting(run: RunDirectory, stage: str, aside: str, *, force: bool) -> str:
 
 
 def settle(run: RunDirectory) -> None:
-    """Put back what finished runs left where the run after them was interrupted; to be called by
-    who holds `run`.
+    """Restore the results of finished runs whose successors were interrupted. The caller must hold
+    `run`.
     """
     last = {
         record.stage: record
@@ -382,10 +381,10 @@ def settle(run: RunDirectory) -> None:
 
 
 def put_back(run: RunDirectory, record: StageRecord) -> StageRecord:
-    """Move a failed run's files aside and put the finished run's files back; returns the latter's
+    """Move a failed run's files aside, restore the finished run's files, and return that run's
     record.
 
-    The record is written first, so that `settle` can go on where this is killed.
+    The record is written first, so that `settle` can finish the job after a kill.
     """
     folder = run.path / record.folder
     aside = run.path / (record.aside or free(folder, ".", 1).name)
@@ -414,7 +413,7 @@ EXPECTED_TO_DIFFER = re.compile(
     r"xla_dump_\w+|xla_gpu_(pgle_\w+|enable_latency_hiding_scheduler|"
     r"enable_analytical_sol_latency_estimator|disable_async_collectives|enable_command_buffer)"
 )
-"""Flags by which a profile run and a performance run of one program differ."""
+"""Flags that differ between a profile run and a perf run of one program."""
 
 
 _PLUGINS = chain.from_iterable(each.plugin.all_packages for each in VENDORS.values())
@@ -432,14 +431,14 @@ _FOLLOWS = {
     "driver": "costs may differ",
     "number of ranks": "the modules are not the same",
 }
-"""What follows where two stages differ in a package's version or in something else."""
+"""What a difference between two stages means, by the package or fact that differs."""
 
 
 def same_program(first: StageRecord, second: StageRecord) -> tuple[str, ...]:
-    """In what two stages differ so that the costs of one need not fit the other: one line each,
-    with what follows.
+    """Return the differences between two stages due to which the costs of one may not fit the other,
+    a line for each, with advice.
 
-    Compared are versions, command, flags (but `EXPECTED_TO_DIFFER`), GPUs, driver and number of
+    It compares versions, command, flags (except `EXPECTED_TO_DIFFER`), GPUs, driver and number of
     ranks.
     """
     mine = _compared(first)
@@ -471,7 +470,7 @@ def same_program(first: StageRecord, second: StageRecord) -> tuple[str, ...]:
 
 
 def _compared(record: StageRecord) -> dict[str, str]:
-    """What `same_program` compares, in words, by name; flags by ``--name``."""
+    """Return what `same_program` compares, in words, by name; flags by ``--name``."""
     found = {**record.versions, "command": " ".join(record.argv)}
     for name, value in parse_flags(record.xla_flags).effective().items():
         if not EXPECTED_TO_DIFFER.fullmatch(name):
@@ -484,18 +483,18 @@ def _compared(record: StageRecord) -> dict[str, str]:
 
 
 def is_compared(manifest: Manifest) -> bool:
-    """Whether the step times were compared since the last of their stages was run."""
+    """Whether step times were compared after the last run of their stages."""
     stages = [record.stage for record in manifest.stages]
     timed = [stage for stage in stages if stage in (COMPARE, *COMPARED)]
     return timed[-1:] == [COMPARE]
 
 
-VERIFY = "verify"  # the record that holds what a profile must cover
+VERIFY = "verify"  # the record with the coverage that a profile must reach
 
 
 def kept_bounds(run_dir: Path) -> Bounded:
-    """What a profile must cover in a run directory: what was asked for last, else the default; that
-    too if nothing can be read.
+    """Return the coverage that a profile must reach in a run directory: what was last asked for,
+    else the default.
     """
     with suppress(UserError, KeyError, TypeError, ValueError):
         record = read_manifest(run_dir).last(VERIFY)
@@ -508,8 +507,8 @@ def kept_bounds(run_dir: Path) -> Bounded:
 
 
 def keep_bounds(run_dir: Path, time: float, collectives: float) -> None:
-    """Keep what a profile must cover for later answers, if it differs from what is kept. A manifest
-    that cannot be written fails nothing.
+    """Record the coverage that a profile must reach, if it changed. A manifest that cannot be
+    written is not an error.
     """
     asked = Bounded(min_time_coverage=time, min_collectives=collectives)
     if asked == kept_bounds(run_dir):

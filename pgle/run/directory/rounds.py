@@ -1,4 +1,4 @@
-"""The folder of runs in ABBA order: its plan, and where the step times of both sides are."""
+"""The folder of runs in ABBA order: its plan, and the paths of both sides' step times."""
 
 from __future__ import annotations
 
@@ -15,21 +15,21 @@ from pgle.files import read_bytes
 from pgle.run.directory.directory import COMPARED
 
 PLAN = "abba.json"
-PAIRS = "abba"  # folder of a run directory, for pairs of runs of its program
-OWN = ("", "")  # a run's folder itself has step times; else the folders of its stages
-IN_ROUND = 4  # runs: A, B, B and A
+PAIRS = "abba"  # folder in a run directory with pairs of runs of its program
+OWN = ("", "")  # step times are in a run's folder itself, not in folders of stages
+IN_ROUND = 4  # runs in a round: A, B, B and A
 RUN = re.compile(r"\d\d+-([AB])(?:\.\d+)?")  # folder of a run
 
 
 class Plan(msgspec.Struct, frozen=True, kw_only=True):
-    """What is run, as `PLAN` in its folder keeps it."""
+    """The planned runs, as `PLAN` stores them in the folder."""
 
     schema: Literal["pgle.abba/1"] = "pgle.abba/1"
     base: tuple[str, ...] = ()  # command A, masked
     new: tuple[str, ...] = ()  # command B
-    # where in a run's folder step times are, for A and B; empty: in the folder itself
+    # folders in a run's folder that hold the step times of A and B; empty: the run's folder itself
     inside: tuple[str, str]
-    # SHA-256 of the files that decide what runs, by the word that names them, and XLA's flags
+    # what decides the runs: SHA-256 of the files, by the word that names them, and XLA's flags
     inputs: dict[str, str] = {}
     # folders of the runs so far, in order; run 2 i and run 2 i + 1 are a pair
     finished: tuple[str, ...]
@@ -62,8 +62,8 @@ def abba_words(
 
 
 def finished_sides(folder: Path) -> tuple[list[str], list[str]]:
-    """The folders with step times of a finished or unfinished ABBA folder: A's and B's, whole pairs
-    only.
+    """Return the folders with step times of A and of B, whole pairs only. The runs may be
+    unfinished.
     """
     plan = read_plan(folder)
     names = iter(plan.finished)
@@ -85,7 +85,7 @@ def finished_sides(folder: Path) -> tuple[list[str], list[str]]:
 
 
 def are_whole(folder: Path) -> bool:
-    """Whether an ABBA folder has whole rounds, and no run after them was begun."""
+    """Whether an ABBA folder has only whole rounds, and no run was begun after them."""
     if not (folder / PLAN).is_file():
         return False
     finished = len(read_plan(folder).finished)
@@ -95,7 +95,7 @@ def are_whole(folder: Path) -> bool:
 
 
 def read_plan(folder: Path) -> Plan:
-    """The plan that a folder holds."""
+    """Read the plan of a folder."""
     try:
         return msgspec.convert(json.loads(read_bytes(folder / PLAN)), Plan)
     except (ValueError, RecursionError):

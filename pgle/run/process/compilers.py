@@ -1,4 +1,4 @@
-"""The Python that has the XLA of a user's command, and the one that can compile for GPUs."""
+"""Find the Python whose XLA a user's command uses, and a Python that can compile for GPUs."""
 
 from __future__ import annotations
 
@@ -11,7 +11,9 @@ from pgle.xla.vendors import Vendor
 
 
 def interpreter(command: Sequence[str]) -> str | None:
-    """The Python that a command names, to ask which flags its jaxlib knows; None: ours."""
+    """Return the Python that a command names, to ask which flags its jaxlib knows; None means
+    ours.
+    """
     name = Path(command[0]).name if command else ""
     is_script = name.endswith((".sh", ".py"))  # python_job.sh would start its job
     if is_script or not name.startswith("python"):
@@ -22,10 +24,11 @@ def interpreter(command: Sequence[str]) -> str | None:
 def compiler_of(
     command: Sequence[str], vendor: Vendor
 ) -> tuple[str | None, tuple[str, ...]]:
-    """The Python whose XLA compiles a command's modules without a GPU, and warnings; None: ours.
+    """Return the Python whose XLA compiles a command's modules without a GPU (None means ours), and
+    warnings.
 
-    The command's own Python compiles if it has jax and the vendor's plugin. If ours compiles and is
-    of another release, a warning says so, since schedules of two releases differ.
+    The command's own Python compiles if it has jax and the vendor's plugin. If ours compiles and
+    has another release, a warning says so, because releases make different schedules.
     """
     python = interpreter(command)
     if python is None:
@@ -49,7 +52,7 @@ def check_compiler(
 ) -> None:
     """Refuse a program before it runs if nothing here can compile its modules for GPUs.
 
-    `by_name` lets pass a command that names no Python, since it may start one that can compile.
+    `by_name` accepts a command that names no Python, because it may start one that can compile.
     """
     if compiler_of(command, vendor)[0] is not None:
         return

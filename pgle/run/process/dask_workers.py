@@ -1,8 +1,8 @@
-"""The workers of an existing Dask cluster, and what runs on them.
+"""The workers of an existing Dask cluster, and their tasks.
 
-Dask runs the tasks of a lost worker again. A worker has one task at a time and one that waits,
-whatever the number of its threads: that bounds its memory, and tasks may change the folder and the
-environment of their process. Versions are compared on every worker, also on those that join later.
+Dask runs the tasks of a lost worker again. Each worker runs one task and queues one, whatever its
+number of threads. This bounds memory, and lets tasks change their process's folder and environment.
+Versions are compared on every worker, also on workers that join later.
 """
 
 from __future__ import annotations
@@ -34,11 +34,11 @@ from pgle.run.process.on_worker import (
 T = TypeVar("T")
 R = TypeVar("R")
 
-CONNECT_S = 10  # for which a scheduler may not answer
-PATIENCE_S = 60  # for which a cluster that works may have no worker
-AT_A_WORKER = 2  # tasks: one that runs, and one that waits for it
+CONNECT_S = 10  # seconds to wait for the scheduler's answer
+PATIENCE_S = 60  # seconds that a working cluster may be without workers
+AT_A_WORKER = 2  # tasks at each worker: one runs, one waits
 
-TALKATIVE = ("client", "comm", "core", "batched")  # of Dask's loggers
+TALKATIVE = ("client", "comm", "core", "batched")  # prefixes of Dask's noisy loggers
 
 
 class DaskWorkers:
@@ -52,12 +52,12 @@ class DaskWorkers:
     def results(
         self, function: Callable[[T], R], values: Sequence[T]
     ) -> Iterator[tuple[int, R]]:
-        """As of `Workers`: tasks are handed out as workers become free."""
+        """Same as `Workers.results`. Tasks go to workers as these become free."""
         waiting: dict[Any, int] = {}
         left = iter(enumerate(values))
         try:
             while True:
-                # at least one waits, though all workers may be starting again
+                # hand out at least one task, because all workers may be restarting
                 wanted = max(AT_A_WORKER * len(self._client.nthreads()), 1)
                 free = max(wanted - len(waiting), 0)
                 for place, value in islice(left, free):
@@ -74,7 +74,7 @@ class DaskWorkers:
                 self._client.cancel(list(waiting))
 
     def _some_done(self, tasks: Sequence[Any]) -> Sequence[Any]:
-        """The tasks that have ended, at least one."""
+        """Wait until at least one task has ended; return those that have."""
         from distributed import wait
 
         while True:
@@ -100,7 +100,7 @@ def check_scheduler(where: str) -> None:
 
 @contextmanager
 def connected(where: str, seen: Seen) -> Iterator[DaskWorkers]:
-    """A cluster whose workers have the versions of this machine and see its paths."""
+    """Connect to a cluster. Its workers must have this machine's versions and see its paths."""
     place = f"--executor {where}"
     try:
         from distributed import CancelledError, Client, KilledWorker
@@ -132,7 +132,9 @@ def connected(where: str, seen: Seen) -> Iterator[DaskWorkers]:
 
 
 def _address(where: str) -> str:
-    """The scheduler's address as Dask names it: with TLS if its configuration asks for that."""
+    """Return the scheduler's address in Dask's form, with TLS if Dask's configuration asks for
+    it.
+    """
     from distributed import Security
 
     scheme = "tls://" if Security().require_encryption else "tcp://"
@@ -146,8 +148,8 @@ def _no_dask(place: str) -> UserError:
 
 
 def _no_scheduler(place: str, error: Exception) -> UserError:
-    """The error if no connection was made. Dask raises `RuntimeError` if it must encrypt and
-    cannot, and `TypeError` if it has no certificates.
+    """Return the error for a failed connection. Dask raises `RuntimeError` if encryption is
+    required but impossible, and `TypeError` without certificates.
     """
     if isinstance(error, RuntimeError | TypeError):
         reason = next(iter(str(error).splitlines()), "")
@@ -173,7 +175,7 @@ def _lost(place: str) -> UserError:
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """We report lost connections, once."""
+    """Silence Dask's messages on lost connections; pgle reports them once."""
     logs = [logging.getLogger(f"distributed.{name}") for name in TALKATIVE]
     before = [log.level for log in logs]
     for log in logs:
@@ -186,7 +188,7 @@ def _quiet() -> Iterator[None]:
 
 
 def _check(client: Any, place: str, seen: Seen) -> None:
-    """Raise `UserError` if a worker would answer otherwise, or not at all."""
+    """Raise `UserError` if a worker differs from this machine, or does not answer."""
     try:
         client.wait_for_workers(1, timeout=CONNECT_S)
     except TimeoutError:
@@ -205,7 +207,7 @@ def _check(client: Any, place: str, seen: Seen) -> None:
     for name in names:
         look_of = found.get(name)
         if look_of is None or isinstance(look_of, OSError):
-            continue  # it was lost meanwhile; tasks compare versions, too
+            continue  # lost meanwhile; each task compares versions, too
         if not isinstance(look_of, Look):
             raise UserError(
                 f"worker {name} cannot run pgle ({look_of})",
@@ -232,7 +234,9 @@ def _check(client: Any, place: str, seen: Seen) -> None:
 
 @contextmanager
 def _token(folder: Path | None) -> Iterator[str | None]:
-    """A file in a folder that tasks write into: whoever sees it has the same folder."""
+    """Make a file in a folder that tasks write into. A worker that sees the file has the same
+    folder.
+    """
     if folder is None:
         yield None
         return
@@ -242,6 +246,6 @@ def _token(folder: Path | None) -> Iterator[str | None]:
 
 
 def _release(client: Any) -> None:
-    """Let workers end what tasks kept for the next one."""
-    with suppress(Exception):  # a worker that is gone keeps nothing
+    """Let workers release what tasks kept for later tasks."""
+    with suppress(Exception):  # a lost worker keeps nothing
         client.run(end_work)

@@ -1,4 +1,4 @@
-"""Settings of effort: what jax gives XLA as options of each compilation, apart from XLA_FLAGS."""
+"""Effort settings, which jax passes to XLA as options of each compilation, not in XLA_FLAGS."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ EFFORTS: Mapping[str, str] = {
 """Settings that change schedules, with the form of their values.
 
 Level ``O1`` switches on the latency-hiding scheduler, pipelined collectives and two copies of loop
-bodies. Lists of flags hold them too, written like flags: ``--jax_optimization_level=O1``. A
+bodies. Lists of flags may contain them in the form of flags: ``--jax_optimization_level=O1``. A
 program gets them as environment variables.
 """
 
@@ -29,7 +29,9 @@ program gets them as environment variables.
 def efforts(
     environ: Mapping[str, str] = os.environ, more: Sequence[str] = ()
 ) -> tuple[Flag, ...]:
-    """The `EFFORTS` that environment variables state, or flags of the command line, which win."""
+    """Return the `EFFORTS` that environment variables or flags of the command line set. Flags
+    win.
+    """
     found: dict[str, Flag] = {}
     for name in EFFORTS:
         variable = name.upper()
@@ -53,12 +55,12 @@ def checked_effort(flag: Flag, where: str) -> Flag:
 
 
 def without_efforts(flags: Sequence[Flag]) -> list[Flag]:
-    """The flags of XLA among flags and settings of effort."""
+    """Keep only the flags of XLA, without settings of effort."""
     return [flag for flag in flags if flag.name not in EFFORTS]
 
 
 def variables(flags: Sequence[Flag]) -> dict[str, str]:
-    """The environment variables that set the efforts among some flags."""
+    """Return the environment variables for the efforts among some flags."""
     return {
         flag.name.upper(): flag.value or "" for flag in flags if flag.name in EFFORTS
     }

@@ -1,4 +1,4 @@
-"""Signals that end the work of an answer, and not the answer: it says what is known by then."""
+"""Signals that end the work but not the answer. The answer still reports what is known."""
 
 from __future__ import annotations
 
@@ -16,17 +16,18 @@ ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 @dataclass
 class Ending:
-    """Whether a signal has asked to end.
+    """Whether a signal has asked to end. While `interrupts` is set, the signal interrupts the work
+    as usual. Otherwise it is only noted, so that no step is left half done.
 
     It interrupts the work as it does without this, as long as `interrupts`. Otherwise it is noted,
     so that nothing stays half done.
     """
 
-    interrupts: bool = True  # nothing is known yet: a signal ends everything
-    code: int = 0  # of a shell for the first signal; 0: none came
+    interrupts: bool = True  # nothing is known yet, so a signal ends everything
+    code: int = 0  # the shell's exit code for the first signal; 0: none arrived
 
     def note(self, number: int, _: FrameType | None = None) -> None:
-        """Note a signal, and interrupt what may be interrupted, once."""
+        """Note a signal. Interrupt the work once, if that is allowed."""
         self.code = self.code or 128 + number
         if not self.interrupts:
             return
@@ -37,7 +38,7 @@ class Ending:
 
     @contextmanager
     def interrupting(self) -> Iterator[None]:
-        """A block that a signal interrupts. It is left by the signal's exception."""
+        """Open a block that a signal interrupts by raising an exception."""
         self.interrupts = True
         try:
             yield
@@ -45,7 +46,9 @@ class Ending:
             self.interrupts = False
 
     def by(self, error: KeyboardInterrupt | SystemExit) -> None:
-        """Note by which exception a block was left, if no handler of ours has raised it."""
+        """Note the exception that left a block, if it came from a signal that pgle did not
+        handle.
+        """
         usual = 128 + signal.SIGINT
         given = getattr(error, "code", usual)
         self.code = self.code or (given if isinstance(given, int) else usual)
@@ -53,7 +56,7 @@ class Ending:
 
 @contextmanager
 def noted_signals() -> Iterator[Ending]:
-    """Have an `Ending` note the signals that end a program."""
+    """Record signals that would end the program in an `Ending`."""
     ending = Ending()
     with handling(ENDING, ending.note):
         yield ending
@@ -61,8 +64,8 @@ def noted_signals() -> Iterator[Ending]:
 
 @contextmanager
 def handling(numbers: Iterable[int], handler: Handler) -> Iterator[None]:
-    """Have `handler` take signals, but for those that are ignored, as `nohup` does. Other threads
-    than the main one get none.
+    """Call `handler` for these signals, except ignored ones, as under `nohup`. Only the main thread
+    can do that.
     """
     is_main = threading.current_thread() is threading.main_thread()
     taken = [

@@ -1,4 +1,4 @@
-"""The environment of a child: what the user has, what pgle adds, and why."""
+"""The environment of a child: the user's variables, pgle's additions, and the reasons."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ class ChildEnvironment:
     """The environment of a child."""
 
     values: Mapping[str, str]  # the whole environment, for `subprocess`
-    plan: FlagPlan  # the flags and why
-    # what pgle changed or left out, and what will fail
+    plan: FlagPlan  # the flags, with reasons
+    # what pgle changed or removed, and what will fail
     warnings: tuple[FlagFinding, ...]
 
     @property
     def flags(self) -> FlagList:
-        """All that it asks of XLA: XLA_FLAGS, and jax's settings of effort."""
+        """All settings for XLA: XLA_FLAGS, and jax's settings of effort."""
         return with_efforts(self.plan.xla_flags, efforts(self.values))
 
 
@@ -57,10 +57,10 @@ def build_environment(
         dump_to: absolute directory for XLA's dumps; empty: no dumps.
         stablehlo_to: the same for the StableHLO of every compiled function.
         profile: absolute path of the cost profile, for mode ``perf``.
-        cache: folder of JAX's compilation cache. None switches the cache off, so that everything
-            is compiled: a cached executable gives neither log lines nor dumps, and the cache does
-            not notice a changed profile under an old name.
-        more_flags: of the command line; they win over XLA_FLAGS of `environ`.
+        cache: folder of JAX's compilation cache. None turns the cache off. A cached executable
+            writes no log lines and no dumps, and the cache ignores a changed profile with the same
+            path.
+        more_flags: flags of the command line; they win over XLA_FLAGS in `environ`.
         own_dumps: as in `given_flags`.
     """
     base = dict(environ)
@@ -70,7 +70,7 @@ def build_environment(
     plan, unknown = _leave_out_unknown(plan, user, python)
     wanted = dict(plan.environment)
     if stablehlo_to:
-        # the program as it was before XLA, for rehearsals
+        # the program before XLA changes it, for rehearsals
         wanted["JAX_DUMP_IR_TO"] = stablehlo_to
     asked = variables(efforts(base, more_flags))
     xla_flags = to_be_extended(plan.xla_flags)
@@ -86,7 +86,8 @@ def build_environment(
 def _leave_out_unknown(
     plan: FlagPlan, user: FlagList, python: str | None
 ) -> tuple[FlagPlan, tuple[FlagFinding, ...]]:
-    """The plan without our flags that the installed jaxlib rejects, and a finding for each flag.
+    """Remove our flags that the installed jaxlib rejects, with a finding for each. The user's
+    rejected flags stay, with a finding, too.
 
     The user's flags stay, but a rejected one is a finding, too.
     """
@@ -126,7 +127,7 @@ def _fatal(flag: Flag, asked: Probe) -> FlagFinding:
 
 
 def _conflicts(values: Mapping[str, str], mode: Mode) -> list[FlagFinding]:
-    """Variables of the environment that work against the purpose of the run."""
+    """Find environment variables that defeat the purpose of the run."""
     found: list[FlagFinding] = []
     level = values.get("TF_CPP_MIN_LOG_LEVEL", "0")
     if level != "0":

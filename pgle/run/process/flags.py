@@ -1,4 +1,4 @@
-"""The XLA flags that a user gives: in XLA_FLAGS, in a file that it names, on the command line."""
+"""The XLA flags that a user gives: in XLA_FLAGS, in a file named there, or on the command line."""
 
 from __future__ import annotations
 
@@ -22,11 +22,13 @@ from pgle.xla.flags.text import (
 MAX_FLAG_FILE_BYTES = 1 << 20
 
 OF_CPUS = ("xla_force_host_platform_device_count", "xla_backend_optimization_level")
-"""Flags that matter for a captured program, which runs on CPUs, and not for the GPU's modules."""
+"""Flags that affect only the captured program, which runs on CPUs, and not the GPU's module."""
 
 
 def user_flags(environ: Mapping[str, str] = os.environ) -> FlagList:
-    """The user's XLA_FLAGS. If the variable names a file: the flags in it, and a finding."""
+    """Return the flags of XLA_FLAGS. If the variable names a file, return the flags in it, and a
+    finding.
+    """
     parsed = parse_flags(environ.get("XLA_FLAGS", ""))
     if not parsed.file:
         return parsed
@@ -42,10 +44,10 @@ def user_flags(environ: Mapping[str, str] = os.environ) -> FlagList:
 
 
 def read_flag_file(path: str) -> FlagList:
-    """The flags in a file, as XLA reads them if XLA_FLAGS names the file."""
+    """Read the flags in a file as XLA does if XLA_FLAGS names that file."""
     data = read_bytes(Path(path), max_bytes=MAX_FLAG_FILE_BYTES)
     held = parse_flags(data.decode(errors="replace"))
-    if held.file:  # XLA does not follow a second file, so nothing in it counts
+    if held.file:  # XLA does not read a file named in a file, so its flags do not count
         message = f"{path} does not begin with '-', so XLA reads no flag from it"
         return FlagList(text="", findings=(FlagFinding("error", "file", "", message),))
     return held
@@ -57,7 +59,7 @@ def given_flags(
     *,
     own_dumps: bool = False,
 ) -> FlagList:
-    """All XLA flags that a user gives: in XLA_FLAGS, then `more` of the command line, which win.
+    """Return all XLA flags of a user: XLA_FLAGS, then `more` from the command line, which win.
 
     `own_dumps` leaves out the user's ``xla_dump_…``, since pgle needs the dumps in its own folder.
     """
@@ -79,7 +81,8 @@ def given_flags(
 
 
 def flags_with(own: str) -> tuple[Flag, ...]:
-    """The flags of a captured program: the user's, then its own, which win.
+    """Return the flags of a captured program: the user's, then `own`, which win. `own` is the
+    XLA_FLAGS that the program set.
 
     `own` is the XLA_FLAGS that the program had.
     """
@@ -90,7 +93,7 @@ def flags_with(own: str) -> tuple[Flag, ...]:
 
 
 def environment_with(own: str) -> dict[str, str]:
-    """This process's environment with the flags of a captured program; `own` as in `flags_with`."""
+    """Return this process's environment, with the flags of `flags_with`."""
     flags = flags_with(own)
     text = format_flags(without_efforts(flags))
     return {**os.environ, "XLA_FLAGS": text, **variables(flags)}

@@ -1,4 +1,4 @@
-"""Which process of a job this is, as launchers say in environment variables."""
+"""Which process of a job this is, according to the launcher's environment variables."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-# (launcher, rank, size); the first whose variables are set counts. Variables that a user sets by
-# hand come first. Slurm sets SLURM_PROCID and SLURM_NTASKS in the batch script too; only `srun`
-# sets SLURM_STEP_NUM_TASKS.
+# (launcher, rank, size); the first launcher whose variables are set counts. Variables that a user
+# sets by hand come first. Slurm sets SLURM_PROCID and SLURM_NTASKS in the batch script too; only
+# `srun` sets SLURM_STEP_NUM_TASKS.
 LAUNCHERS: tuple[tuple[str, str, str], ...] = (
     ("pgle", "PGLE_RANK", "PGLE_RANKS"),
     ("jax", "JAX_PROCESS_ID", "JAX_NUM_PROCESSES"),
@@ -22,18 +22,19 @@ LAUNCHERS: tuple[tuple[str, str, str], ...] = (
 )
 
 INDEXED_JOB = "JOB_COMPLETION_INDEX"
-"""Set in an indexed Kubernetes job, as a JobSet starts; the size of the job is in no variable."""
+"""Set in an indexed Kubernetes job, such as a JobSet starts. No variable has the job's size."""
 
-UNKNOWN = 0  # size of a job whose size no variable holds
+UNKNOWN = 0  # size of a job if no variable has it
 
 
 @dataclass(frozen=True, slots=True)
 class Rank:
     """One process of a job."""
 
-    rank: int = 0  # 0 … size-1
-    size: int = 1  # processes of the job; `UNKNOWN` if there may be others
-    launcher: str = ""  # whose variables these are; empty for a single process
+    rank: int = 0  # from 0 to size-1
+    size: int = 1  # number of processes; `UNKNOWN` if there may be others
+    #: the launcher whose variables were found; empty for a single process
+    launcher: str = ""
 
     @property
     def is_alone(self) -> bool:
@@ -42,7 +43,9 @@ class Rank:
 
 
 def find_rank(env: Mapping[str, str] = os.environ) -> Rank:
-    """The rank of this process; a single process if no launcher's variables make sense."""
+    """Find the rank of this process. If no launcher has valid variables, return a single
+    process.
+    """
     for launcher, rank_variable, size_variable in LAUNCHERS:
         rank = _number(env, rank_variable)
         size = _number(env, size_variable)

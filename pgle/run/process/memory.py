@@ -1,4 +1,4 @@
-"""The part of a GPU's memory that jax's allocator takes, as environment variables say."""
+"""The share of a GPU's memory that jax's allocator takes, according to environment variables."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from collections.abc import Mapping
 from pgle.errors import UserError
 
 MEMORY_FRACTION = ("XLA_CLIENT_MEM_FRACTION", "XLA_PYTHON_CLIENT_MEM_FRACTION")
-"""Variables that say which part of a GPU's memory jax's allocator takes, the newer first."""
-DEFAULT_FRACTION = 0.75  # of jax
+"""Variables that set the share of a GPU's memory for jax's allocator, the newer first."""
+DEFAULT_FRACTION = 0.75  # jax's own default
 
 
 def memory_fraction(environment: Mapping[str, str]) -> float:
-    """The part of a GPU's memory that jax's allocator has under these variables; 0: no limit."""
+    """Return the share of a GPU's memory that jax's allocator may take; 0 means no limit."""
     if environment.get("XLA_PYTHON_CLIENT_ALLOCATOR", "").lower() == "platform":
         return 0.0
     given = [name for name in MEMORY_FRACTION if environment.get(name)]

@@ -1,7 +1,7 @@
-"""What runs on a worker of another machine: a look at its versions and paths, and tasks.
+"""Code that runs on a worker of another machine: a check of its versions and paths, and tasks.
 
-A task runs in the folder of the process that asks for it, with its flags. A worker process has one
-task at a time, so that a task may change both.
+A task runs with the folder and flags of the process that asks for it. A worker process runs one
+task at a time, because a task changes both.
 """
 
 from __future__ import annotations
@@ -29,16 +29,16 @@ TRAVELS = (
     *("XLA_", "JAX_", "PGLE_", "NCCL_"),
     *("TF_CPP_", "TF_XLA_", "TF_CUDA_", "TF_CUDNN_", "TF_GPU_"),
 )
-"""What variables begin with that a task has as this machine has them, if they do not look like
-credentials. Others are the worker's own: Dask does not encrypt by itself. TF_ alone is Terraform's
-prefix, too.
+"""Prefixes of the variables that a task takes over from this machine, unless they look like
+credentials. All others are the worker's own, because Dask does not encrypt by default. ``TF_``
+alone is also Terraform's prefix.
 """
 ALWAYS = ("XLA_FLAGS", "PATH", "PYTHONPATH", "LD_LIBRARY_PATH", "VIRTUAL_ENV")
-"""Variables that travel as they are: flags decide the answer, and programs and folders are the same
+"""Variables that are sent unchanged. Flags decide the answer, and programs and folders are the same
 everywhere.
 """
 SWITCHES = ("0", "1")
-"""Values that are no credential, whatever the name: JAX_COMPILER_ENABLE_REMAT_PASS=1."""
+"""Values that are never credentials, whatever the name: JAX_COMPILER_ENABLE_REMAT_PASS=1."""
 
 
 SAME_VERSIONS = "install the same versions in both environments"
@@ -46,7 +46,7 @@ SAME_VERSIONS = "install the same versions in both environments"
 
 @dataclass(frozen=True)
 class Seen:
-    """What each machine must see as this one does."""
+    """Paths that every machine must see as this one does."""
 
     read: tuple[Path, ...] = ()  # files and folders that tasks read
     written: Path | None = None  # a folder that tasks write into
@@ -54,35 +54,35 @@ class Seen:
 
 @dataclass(frozen=True)
 class Asker:
-    """What a task takes over from the process that asks for it."""
+    """The settings that a task takes over from the process that asks for it."""
 
     folder: str
-    environment: Mapping[str, str]  # only variables that travel
+    environment: Mapping[str, str]  # only the variables that are sent
     versions: Mapping[str, str]
 
     @classmethod
     def here(cls) -> Asker:
-        """This process."""
+        """Make the `Asker` of this process."""
         return cls(str(Path.cwd()), travelling(os.environ), versions())
 
 
 @dataclass(frozen=True)
 class Look:
-    """What a worker is and sees."""
+    """The versions and paths that a worker has."""
 
     versions: Mapping[str, str]
-    missing: tuple[str, ...]  # paths that are not there
+    missing: tuple[str, ...]  # paths that do not exist there
 
 
 def look(paths: Sequence[str]) -> Look:
-    """This process, and which of the paths it does not see."""
+    """Return this process's versions, and which of the paths it does not see."""
     missing = tuple(path for path in paths if not Path(path).exists())
     return Look(versions(), missing)
 
 
 @cache
 def versions() -> Mapping[str, str]:
-    """What decides an answer, by name; ``none`` if it is not installed."""
+    """Return the versions that decide an answer, by name; ``none`` if not installed."""
     found = {"Python": platform.python_version(), "pgle": pgle.__version__}
     for name in ("jax", "jaxlib"):
         try:
@@ -93,7 +93,7 @@ def versions() -> Mapping[str, str]:
 
 
 def difference(theirs: Mapping[str, str], ours: Mapping[str, str]) -> str:
-    """The first version that differs, in words; empty if all agree."""
+    """Name the first version that differs; empty if all agree."""
     for name, version in ours.items():
         if theirs.get(name) != version:
             return f"{name} {theirs.get(name)}, this machine {version}"
@@ -103,19 +103,19 @@ def difference(theirs: Mapping[str, str], ours: Mapping[str, str]) -> str:
 _ONE_TASK = threading.Lock()
 
 
-_kept: dict[bytes, Any] = {}  # what tasks share, by its request; one at most
-_open = ExitStack()  # closes it
+_kept: dict[bytes, Any] = {}  # by request, what its tasks share; one request at most
+_open = ExitStack()  # closes the shared value
 
 
 def kept_for(request: T, opened: Callable[[T], AbstractContextManager[R]]) -> R:
-    """Return what all tasks of a request share in this process, a worker.
+    """Return what all tasks of a request share in this worker process.
 
-    The first task opens it. It is closed before that of another request is opened, and when no
-    more tasks come.
+    The first task opens it. It is closed before another request opens its own, and when no more
+    tasks come.
 
     Args:
-        request: can be pickled.
-        opened: can be imported.
+        request: identifies the request; must be picklable.
+        opened: opens the shared value; must be importable.
     """
     key = pickle.dumps((opened, request))
     if key not in _kept:
@@ -130,7 +130,7 @@ def _release() -> None:
 
 
 def end_work() -> None:
-    """End what tasks have kept in this process."""
+    """Close what tasks have kept in this process."""
     with _ONE_TASK:
         _release()
 
@@ -146,7 +146,7 @@ def check_jaxlib(python: str, own: str, asked: str) -> None:
 
 
 def run_task(asker: Asker, function: Callable[[T], R], value: T) -> R:
-    """A task, in the folder and environment of the process that asks for it."""
+    """Run a task with the folder and environment of the process that asks for it."""
     with _ONE_TASK:
         if wrong := difference(versions(), asker.versions):
             raise UserError(
@@ -173,7 +173,7 @@ def _as(asker: Asker) -> Iterator[None]:
 
 
 def travelling(environ: Mapping[str, str]) -> dict[str, str]:
-    """The variables that a task has as the machine that asks for it."""
+    """Return the variables that tasks take over from this machine."""
     return {name: value for name, value in environ.items() if _travels(name, value)}
 
 

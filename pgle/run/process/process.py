@@ -1,4 +1,6 @@
-"""Children: the user's command as if it ran alone, and work on many files in processes."""
+"""Child processes: the user's command, which runs as if alone, and work on many files in
+parallel.
+"""
 
 from __future__ import annotations
 
@@ -27,19 +29,19 @@ from pgle.run.process import terminal
 from pgle.run.process.endings import handling
 from pgle.xla.log.messages import flag_refusal
 
-if TYPE_CHECKING:  # most commands read one file, in this process
+if TYPE_CHECKING:  # for most commands, which read one file in this process
     from concurrent.futures import Executor
 
 
 CHUNK_BYTES = 1 << 16
-LINE_BYTES = 1 << 16  # a longer line goes into the log in pieces
+LINE_BYTES = 1 << 16  # longer lines go into the log in pieces
 REFUSAL_BYTES = (
     1 << 20
-)  # of the end of a log: behind a bad value XLA prints all its flags
+)  # bytes at the end of a log: after a bad value XLA prints all its flags
 DIGESTED_BYTES = (
     1 << 30
 )  # of a file that a command names: a larger one is known by its size and time, unread
-# how long a grandchild that keeps the output open is waited for once the command has ended
+# seconds to wait, after the command's end, for a grandchild that keeps the output open
 GRACE_S = 5.0
 FORWARDED = (
     signal.SIGINT,
@@ -66,19 +68,19 @@ def launch(
     is_shown: bool = True,
     has_stdin: bool = True,
 ) -> int:
-    """Run a command without a shell; its exit code, 128 + N where signal N ended it.
+    """Run a command without a shell. Return its exit code, which is 128 + N if signal N ended it.
 
-    Its output is passed on unbuffered as it is. A log keeps both streams, without what looks like a
-    credential.
+    Its output is passed on at once and unchanged. A log keeps both streams, with credentials
+    masked.
 
     Args:
-        on_line: called with every complete line of either stream, decoded; carriage returns end
-            lines too.
-        words: in small letters; where given, `on_line` may skip lines without any of them.
-        stdout: descriptor for the command's stdout: ours, or 2 where our stdout is for results.
-        is_shown: False: the output goes into the log alone, and its last lines to stderr if the
-            command fails.
-        has_stdin: the command reads our stdin; else an empty one.
+        on_line: called with every complete line of either stream, decoded. Carriage returns also
+            end lines.
+        words: lowercase words; if given, `on_line` may miss lines that contain none of them.
+        stdout: descriptor for the command's stdout: ours, or 2 if our stdout carries results.
+        is_shown: if false, the output goes only to the log. If the command fails, its last lines go
+            to stderr.
+        has_stdin: whether the command reads our stdin, or an empty one.
     """
     log.parent.mkdir(parents=True, exist_ok=True)
     with log.open("ab", buffering=0) as file, _forwarding() as forward_to:
@@ -110,14 +112,14 @@ def launch(
 
 
 def wait_for(threads: Iterable[threading.Thread], most_s: float) -> None:
-    """Wait until threads have ended, all of them together at most so many seconds."""
+    """Wait until all threads have ended, but together at most `most_s` seconds."""
     until = time.monotonic() + most_s
     for thread in threads:
         thread.join(timeout=max(0.0, until - time.monotonic()))
 
 
 def _end_of(log: Path, size: int) -> bytes:
-    """The last bytes of a log."""
+    """Return the last `size` bytes of a log."""
     with log.open("rb") as file:
         file.seek(max(0, file.seek(0, os.SEEK_END) - size))
         return file.read()
@@ -126,11 +128,10 @@ def _end_of(log: Path, size: int) -> bytes:
 def started(
     command: Sequence[str], environment: Mapping[str, str], **streams: Any
 ) -> subprocess.Popen[bytes]:
-    """Start a command that is asked to end (SIGTERM) where pgle is killed; `streams` as of
-    `subprocess.Popen`.
+    """Start a command that gets SIGTERM if pgle is killed; `streams` as for `subprocess.Popen`.
 
-    Linux alone knows how; elsewhere a command may outlive a killed pgle. The thread that starts it
-    has to wait for it.
+    Only Linux supports this; elsewhere a command may outlive a killed pgle. The thread that starts
+    it must wait for it.
     """
     try:
         return subprocess.Popen(
@@ -150,12 +151,15 @@ for signal in TERM KILL; do
 done
 [ -z "$2" ] || kill -KILL "-$2"
 """
-"""Ends, if its stdin closes, all processes of Linux with a variable of this name, and a group."""
+"""Shell script: when its stdin closes, it ends all Linux processes with a variable of this name,
+and a process group.
+"""
 
 
 def marked(environment: Mapping[str, str]) -> tuple[dict[str, str], str]:
-    """An environment by whose last variable everything that a child starts is known, and the name
-    of that variable. Python does not buffer its output in it, unless the user says otherwise.
+    """Return an environment with a unique last variable, by which all descendants of a child are
+    found, and the variable's name. Python's output is unbuffered in it, unless the user decides
+    otherwise.
     """
     mark = f"PGLE_STARTED_BY_{os.getpid()}_{time.monotonic_ns()}"
     return {"PYTHONUNBUFFERED": "1", **environment, mark: "1"}, mark
@@ -163,11 +167,11 @@ def marked(environment: Mapping[str, str]) -> tuple[dict[str, str], str]:
 
 @contextmanager
 def ending_with_us(mark: str, group: int | None = None) -> Iterator[None]:
-    """If pgle is killed meanwhile, end all that a child started: it hears of no death signal. A
-    shell waits at the other end of a pipe, which closes if we are gone.
+    """If pgle is killed meanwhile, end all descendants of a child, because they get no death
+    signal. A shell waits at the other end of a pipe, which closes when pgle ends.
 
     Args:
-        mark: as of `marked`.
+        mark: name of the variable, from `marked`.
         group: the process group that the child leads, if it leads one.
     """
     watch = ["sh", "-c", _GUARD, "sh", mark, str(group or "")]
@@ -179,7 +183,7 @@ def ending_with_us(mark: str, group: int | None = None) -> Iterator[None]:
             stderr=subprocess.DEVNULL,
             start_new_session=True,
         )
-    except OSError:  # no shell here: the child alone is asked to end
+    except OSError:  # no shell here, so only the child is asked to end
         yield
         return
     try:
@@ -189,7 +193,7 @@ def ending_with_us(mark: str, group: int | None = None) -> Iterator[None]:
 
 
 def check_program(command: Sequence[str]) -> None:
-    """Raise `UserError` where there is no command, or its first word names no program."""
+    """Raise `UserError` if there is no command, or its first word does not name a program."""
     if not command:
         raise UserError(
             "no command given", remedy="put it after the options: -- python train.py"
@@ -199,8 +203,8 @@ def check_program(command: Sequence[str]) -> None:
 
 
 def program_of(command: Sequence[str]) -> Json:
-    """What distinguishes programs, as JSON values without a credential: the words, and a digest of
-    each that is a file, since a script that was edited is another program.
+    """Identify a program, as JSON values without credentials: its words, and a digest of each word
+    that is a file. An edited script is another program.
     """
     digests = {}
     for word in named_files(command):
@@ -210,8 +214,8 @@ def program_of(command: Sequence[str]) -> Json:
 
 
 def named_files(command: Sequence[str]) -> list[str]:
-    """The words of a command that name files; the code of ``bash -c`` or ``python -c`` may be too
-    long for a name.
+    """Return the words of a command that name files. The code of ``python -c`` may be too long for
+    a file name.
     """
     found = []
     for word in command:
@@ -221,8 +225,8 @@ def named_files(command: Sequence[str]) -> list[str]:
 
 
 def _digest(path: Path) -> str:
-    """Of a file's content; it ends although the file grows, as a log does, or blocks, as some of
-    /proc do.
+    """Return the digest of a file. It ends even if the file grows, as logs do, or blocks, as some
+    of /proc do.
     """
     state = path.stat()
     if state.st_size > DIGESTED_BYTES:
@@ -231,7 +235,7 @@ def _digest(path: Path) -> str:
 
 
 def _refusal(word: str, reason: str) -> UserError:
-    """Why a command cannot be started by its first word, and what was probably meant."""
+    """Explain why a command cannot be started, and what the user probably meant."""
     path = Path(word)
     remedy = "check the command"
     if path.is_dir():
@@ -254,13 +258,13 @@ def _refusal(word: str, reason: str) -> UserError:
 
 
 def end_with_parent() -> None:
-    """Have the system ask this process to end (SIGTERM) when the thread that started it ends."""
+    """Ask the system to send this process SIGTERM when the thread that started it ends."""
     with suppress(OSError, AttributeError):
         _LIBC.prctl(SET_DEATH_SIGNAL, signal.SIGTERM)
 
 
 def ended(code: int) -> str:
-    """How a command ended, by its exit code as of a shell: 128 + N is signal N."""
+    """Say how a command ended, from its exit code; 128 + N means signal N."""
     try:
         return f"was ended by {signal.Signals(code - 128).name}"
     except ValueError:
@@ -268,8 +272,8 @@ def ended(code: int) -> str:
 
 
 def last_line(log: Path) -> str:
-    """The last line of a log, of which only the end is read; if an answer of pgle failed, its
-    verdict. Empty of none.
+    """Return the last line of a log, or the verdict if a pgle answer failed. Only the log's end is
+    read. Empty if there is none.
     """
     if not log.is_file():
         return ""
@@ -281,8 +285,8 @@ def last_line(log: Path) -> str:
 
 
 def refused_flag(log: Path) -> str:
-    """Why XLA ended a program over XLA_FLAGS, in its own words at the end of what that printed;
-    empty if it did not.
+    """Return XLA's message if it ended a program because of XLA_FLAGS, from the end of its output;
+    else empty.
     """
     try:
         found = flag_refusal(_end_of(log, REFUSAL_BYTES).decode(errors="replace"))
@@ -291,9 +295,7 @@ def refused_flag(log: Path) -> str:
     return "" if found is None else found[1]
 
 
-FAILED = (
-    "✗ "  # begins the verdict of an answer of pgle that failed; warnings come below it
-)
+FAILED = "✗ "  # starts the verdict of a failed pgle answer; warnings follow it
 
 
 def _pump(
@@ -303,12 +305,12 @@ def _pump(
     on_line: OnLine | None,
     words: Collection[bytes],
 ) -> None:
-    """Copy a stream to one of ours at once, byte for byte, and to the log by lines; a failure stops
-    no program.
+    """Copy a stream to one of ours at once, byte for byte, and to the log by lines. A failed write
+    does not stop the program.
 
-    By lines: an unbuffered program writes a line in pieces, and the other stream's lines would come
-    between them. If our reader has gone (``| head``), the program's stream is closed: it ends or
-    continues as it would alone.
+    The log is written by lines, because an unbuffered program writes a line in pieces, which the
+    other stream's lines would separate. If our reader is gone (``| head``), the program's stream is
+    closed, so that it reacts as it would alone.
     """
     rest = b""
     broken: set[str] = set()
@@ -335,14 +337,14 @@ def _pump(
 
 
 def mentions(text: bytes, words: Collection[bytes]) -> bool:
-    """Whether a text contains one of the words (in small letters); true if there are no words."""
+    """Whether a text contains one of the lowercase words; true if there are no words."""
     small = text.lower()
     return not words or any(word in small for word in words)
 
 
 def _try(name: str, broken: set[str], action: Callable[[], object]) -> None:
-    """Call `action`, unless one of this name has failed before: on a full disk, on a terminal that
-    was closed.
+    """Call `action`, unless an action of this name failed before: on a full disk, or a closed
+    terminal. Raises `BrokenPipeError` if the reader is gone.
 
     Raises `BrokenPipeError` where the reader went away.
     """
@@ -363,16 +365,17 @@ def _try(name: str, broken: set[str], action: Callable[[], object]) -> None:
 
 @contextmanager
 def _forwarding() -> Iterator[Callable[[subprocess.Popen[bytes]], None]]:
-    """Forward the signals that this process gets to the command, whose end decides ours.
+    """Forward this process's signals to the command. pgle ends when the command does.
 
-    Yields a function that takes the started command. It gets the earlier signals, too.
+    Yields a function that takes the started command. The command also gets signals that came before
+    it started.
     """
     children: list[subprocess.Popen[bytes]] = []
     early: list[int] = []
 
     def forward(number: int, _: object) -> None:
         if number == signal.SIGINT and _in_foreground():
-            return  # Ctrl-C: the terminal has sent it to the command as well
+            return  # after Ctrl-C the terminal has sent it to the command as well
         if not children:
             early.append(number)
         elif children[0].poll() is None:
@@ -388,7 +391,7 @@ def _forwarding() -> Iterator[Callable[[subprocess.Popen[bytes]], None]]:
 
 
 def _in_foreground() -> bool:
-    """Whether a terminal sends its signals to our process group."""
+    """Whether the terminal sends its signals to our process group."""
     try:
         with Path("/dev/tty").open("rb", buffering=0) as console:
             return os.tcgetpgrp(console.fileno()) == os.getpgrp()
@@ -398,10 +401,10 @@ def _in_foreground() -> bool:
 
 @contextmanager
 def executor(tasks: int) -> Iterator[Executor]:
-    """An executor for so many tasks: processes, one for each core and no more than tasks.
+    """Yield an executor with one process per core, at most one per task.
 
-    An exception that leaves the block ends the running ones, and drops the others. A submitted
-    function must be importable (a function of a module, no lambda), and return values are pickled.
+    An exception that leaves the block ends running tasks, and drops the others. Submitted functions
+    must be importable (not lambdas), and return values are pickled.
     """
     import multiprocessing
     from concurrent.futures import ProcessPoolExecutor
@@ -423,7 +426,7 @@ def executor(tasks: int) -> Iterator[Executor]:
             f"one of {workers} processes was killed, most likely for memory",
             remedy="give fewer or smaller inputs at a time",
         ) from None
-    except BaseException:  # what was begun would be waited for
+    except BaseException:  # otherwise the executor would wait for started tasks
         for worker in multiprocessing.active_children():
             worker.terminate()
         raise
@@ -434,11 +437,11 @@ def executor(tasks: int) -> Iterator[Executor]:
 def _begin(
     folder: Path, environment: dict[str, str], thresholds: tuple[int, int, int]
 ) -> None:
-    """What a new process does first: be as the one that it works for, and end without a word when
+    """Set up a new worker process: take over its owner's settings, and end silently when
     interrupted.
     """
     os.chdir(folder)
-    os.environ.clear()  # the server that starts processes has the environment of its own start
+    os.environ.clear()  # the fork server's environment may be out of date
     os.environ.update(environment)
     gc.set_threshold(*thresholds)
     signal.signal(signal.SIGINT, signal.SIG_DFL)
@@ -446,7 +449,8 @@ def _begin(
 
 
 def _end_with_owner() -> None:
-    """End this process where the one that it works for is gone: killed, it could not say so.
+    """End this process when its owner is gone. A killed owner cannot say so: other workers hold the
+    task queue open, and the system's parent is the fork server.
 
     The queue of tasks never ends, since other workers hold it open, and the parent by the system is
     the fork server.
@@ -461,8 +465,8 @@ def _end_with_owner() -> None:
 
 @contextmanager
 def _blank_main() -> Iterator[None]:
-    """New processes import the program that they come from; ours need nothing of it and must not
-    run it again.
+    """Keep new processes from importing the main program. Our tasks do not need it, and it must not
+    run again.
     """
     main = sys.modules["__main__"]
     sys.modules["__main__"] = types.ModuleType("__main__")

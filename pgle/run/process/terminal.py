@@ -1,6 +1,4 @@
-"""What a program that pgle runs and pgle itself print on one terminal, without one line sticking to
-the other.
-"""
+"""Output of pgle and of the programs that it runs on one terminal, without joined lines."""
 
 from __future__ import annotations
 
@@ -13,29 +11,31 @@ from contextlib import contextmanager, suppress
 
 from pgle.errors import inert
 
-LAST_LINES = 20  # shown of a program's hidden output, if it fails
-CLEARED = "\r\x1b[2K"  # back to the start of the line, and all of it deleted
+LAST_LINES = 20  # lines of a program's hidden output that are shown if it fails
+CLEARED = "\r\x1b[2K"  # return to the start of the line, and delete it
 
 _lock = threading.RLock()
-_is_drawn = False  # our live line is on the terminal
-_ends_line = True  # the program's last byte ended a line
+_is_drawn = False  # whether our live line is on the terminal
+_ends_line = True  # whether the program's last byte ended a line
 _status: list[str] = []
 
 is_quiet = False
-"""Whether only a verdict is wanted: then a program's output is shown only if the program fails."""
+"""Whether only the verdict is printed. Then a program's output is shown only if the program
+fails.
+"""
 
 shows_output = False
-"""Whether the user wants to see what a program prints that pgle runs for its own purposes."""
+"""Whether to show the output of programs that pgle runs for its own purposes."""
 
 
 def status() -> str:
-    """What is done right now, if it is not what the live line was made for; empty: nothing else."""
+    """The current activity, if it differs from the live line's own; else empty."""
     return _status[-1] if _status else ""
 
 
 @contextmanager
 def working(what: str) -> Iterator[None]:
-    """Have the live line say what is done; `now_doing` changes it."""
+    """Show an activity on the live line; `now_doing` changes it."""
     _status.append(what)
     try:
         yield
@@ -44,14 +44,14 @@ def working(what: str) -> Iterator[None]:
 
 
 def now_doing(what: str) -> None:
-    """Change what the innermost `working` says."""
+    """Change the activity of the innermost `working`."""
     if _status:
         _status[-1] = what
 
 
 def draw(line: str) -> None:
-    """Draw the live line on stderr in place of the last one. Draw nothing while the program is in
-    the middle of a line.
+    """Draw the live line on stderr, in place of the last one. Skip it while the program is in the
+    middle of a line.
     """
     global _is_drawn
     with _lock:
@@ -63,15 +63,15 @@ def draw(line: str) -> None:
 
 
 def clear() -> None:
-    """Take the live line away, before anything else is printed."""
+    """Remove the live line, before anything else is printed."""
     with _lock:
         if _is_drawn:
             draw("")
 
 
 def pass_on(descriptor: int, data: bytes) -> None:
-    """Write what a program has printed to a descriptor of ours, all of it, also where that does not
-    block.
+    """Write all of a program's output to a descriptor of ours, even if the descriptor is
+    non-blocking.
     """
     global _ends_line
     with _lock:
@@ -85,7 +85,7 @@ def pass_on(descriptor: int, data: bytes) -> None:
 
 
 def say(line: str) -> None:
-    """Print a line on stderr; it begins at the start of a line."""
+    """Print a line on stderr, at the start of a line."""
     global _ends_line
     with _lock:
         clear()

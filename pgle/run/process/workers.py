@@ -1,7 +1,7 @@
-"""A function over many values: run by processes of this machine, or by the workers of a cluster.
+"""Run a function over many values, in processes of this machine or on the workers of a cluster.
 
-Whoever has such work asks `workers` for a `Workers` and gives it the function and the values. The
-results are the same wherever they are made.
+The caller gets a `Workers` from `workers`, and gives it the function and the values. Results do not
+depend on the place.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ R = TypeVar("R")
 
 
 class Workers(Protocol):
-    """What runs a function over values."""
+    """Runs a function over values."""
 
     def results(
         self, function: Callable[[T], R], values: Sequence[T]
     ) -> Iterator[tuple[int, R]]:
-        """The place of each value and its result, as they come.
+        """Yield (index of the value, result), in the order of completion.
 
-        The function must be importable, values and results are pickled. What it raises is raised
+        The function must be importable; values and results are pickled. Its exceptions are raised
         here.
         """
 
@@ -50,8 +50,8 @@ class _Processes:
 
 
 def in_order(results: Iterable[tuple[int, R]]) -> Iterator[R]:
-    """`Workers.results` in the order of their values, each as soon as it and those before it
-    exist.
+    """Yield the results of `Workers.results` in the order of their values, each as soon as all
+    before it exist.
     """
     waiting: dict[int, R] = {}
     place = 0
@@ -63,7 +63,7 @@ def in_order(results: Iterable[tuple[int, R]]) -> Iterator[R]:
 
 
 def check_place(where: str) -> None:
-    """Raise `UserError` if nothing answers at a place of workers, before work is done for them."""
+    """Raise `UserError` if no workers answer at a place, before any work begins."""
     if where != PROCESSES:
         from pgle.run.process.dask_workers import check_scheduler
 
@@ -72,12 +72,12 @@ def check_place(where: str) -> None:
 
 @contextmanager
 def workers(where: str, tasks: int, seen: Seen | None = None) -> Iterator[Workers]:
-    """The workers at a place.
+    """Return the workers at a place.
 
     Args:
         where: `PROCESSES`, or ``dask://HOST:PORT``.
-        tasks: how many tasks there are at once at most.
-        seen: what workers on other machines must see, which is checked before the first task.
+        tasks: most tasks at a time.
+        seen: paths that workers on other machines must see; checked before the first task.
     """
     if where == PROCESSES:
         with executor(tasks) as pool:
