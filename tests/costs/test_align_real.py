@@ -108,7 +108,7 @@ def test_in_sum_costs_stay_what_they_are_in_the_whole_windows(one, other, kind, 
 def test_too_little_in_common_is_said(one, other):
     lines = costs_of(one, other).warnings
     assert any(
-        "nothing tells with which execution proc3:215670 began" in line
+        "cannot tell which execution proc3:215670 started with" in line
         for line in lines
     )
 

@@ -95,7 +95,7 @@ def test_missing_instructions_are_named(capsys: pytest.CaptureFixture[str]) -> N
     text = capsys.readouterr().out
     assert "profile partly used (18 of 36 instructions)" in text
     assert (
-        "the profile has costs for 18 of the 36 instructions, 50.0 % (asked for: 95.0 %; a log tells no"
+        "the profile has costs for 18 of the 36 instructions, 50.0 % (asked for: 95.0 %; a log has no"
         in text
     )
     assert "XLA missed: all-gather-start.1, " in text

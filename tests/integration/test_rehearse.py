@@ -258,7 +258,7 @@ def test_calls_that_xla_does_not_know_are_scheduled_and_named(rehearse, tmp_path
     assert result["devices"] == 4
     unpriced, gathered = result["warnings"]
     assert unpriced.startswith(
-        "no cost is known of custom calls (their_kernel_ffi × 1)"
+        "no cost is known for custom calls (their_kernel_ffi × 1)"
     )
     assert gathered.startswith(
         "how the program partitions its CustomSPMDPartitioning calls"

@@ -54,6 +54,6 @@ def test_a_kernel_behind_the_ffi_is_named_as_of_unknown_cost(tmp_path: Path) -> 
     found = rehearsed("foreign_call", tmp_path)
     assert found.used
     assert any(
-        "no cost is known of custom calls (my_fused_norm × 4)" in line
+        "no cost is known for custom calls (my_fused_norm × 4)" in line
         for line in found.warnings
     )

@@ -116,9 +116,9 @@ def _bound_why(module: Module, instruction: Instruction) -> str:
         target = item.custom_call_target or item.opcode
         basis = _own_basis(module, item)
         if basis is Basis.UNKNOWN:
-            return f"no cost is known of the custom call {target}"
+            return f"no cost is known for the custom call {target}"
         if basis is Basis.BOUND:
-            return f"only a bound is known of {target}"
+            return f"only a bound is known for {target}"
     return ""
 
 
@@ -176,11 +176,11 @@ def unmodelled_warnings(module: Module, measured: Collection[str]) -> list[str]:
     """
     counts_as = {
         Basis.UNKNOWN: (
-            "no cost is known of custom calls ({}): they count as what moving their "
-            "bytes takes"
+            "no cost is known for custom calls ({}): they count as the time that "
+            "moving their bytes takes"
         ),
         Basis.BOUND: (
-            "only a bound is known of linear algebra ({}): it counts as its least "
+            "only a bound is known for linear algebra ({}): it counts as its least "
             "operations at the GPU's peak"
         ),
     }

@@ -120,14 +120,14 @@ def _of_one(
         return Range(
             us,
             us + plausible_us(module, item, caller),
-            "rows that repeat wait for each other; the most frequent index is that of a text, 7 %",
+            "rows of one index wait for each other; the most frequent index has 7 %, as in a text",
             us + extreme_us(module, item, caller),
-            "all rows are the same, as tokens of synthetic data may be",
+            "all rows are equal, as tokens of synthetic data may be",
         )
     if item.opcode == "gather":
         apart = _sectors(module, item) * SECTOR_BYTES / (hardware.memory_gb_s * 1e3)
         return (
-            Range(us, apart, "elements may lie apart or in the cache")
+            Range(us, apart, "elements may be scattered, or in the cache")
             if apart > us
             else None
         )
@@ -158,7 +158,7 @@ def _of_one(
         return Range(us * call.least / call.likely, us * call.most / call.likely, why)
     low, high = hardware.products_range
     if low < high and matmuls(module, item):
-        why = "nobody measured matrix products on this GPU"
+        why = "no matrix products were measured on this GPU"
         return Range(us * low, us * high, why)
     return None
 

@@ -313,15 +313,17 @@ class Alignment:
             found.append(f"{subject}begin up to {self.apart} apart")
         if self.evidence is MatchedBy.APART:
             found.append(
-                f"by the wall clocks {self.unclear} recorded other executions, so collectives "
+                f"wall clocks show that {self.unclear} recorded other executions, so collectives "
                 "include waiting"
             )
             return ", ".join(found)
         if self.unclear:
-            found.append(f"nothing tells with which execution {self.unclear} began")
+            found.append(f"cannot tell which execution {self.unclear} started with")
         if not found:
             return ""
-        found.append(_MATCHED_BY.get(self.evidence, "taken to begin with the same one"))
+        found.append(
+            _MATCHED_BY.get(self.evidence, "assumed to begin with the same one")
+        )
         if not self.whole:
             found.append("none was recorded by all, so collectives include waiting")
         return ", ".join(found)

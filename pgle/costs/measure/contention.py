@@ -2,7 +2,7 @@
 kernels.
 
 A kernel starts a little after the previous one on its stream ends. If it waited for another stream,
-it starts later still. A cost profile does not hold these gaps, yet a step of a few thousand kernels
+it starts later still. A cost profile does not hold these gaps, yet a step of thousands of kernels
 spends a few per cent of its time in them.
 
 A collective occupies multiprocessors, and its bytes pass through device memory. A trace shows the

@@ -524,7 +524,7 @@ class Measured:
         warnings = folded(lines)
         if self.trace.on_host:
             return (
-                "recorded on CPU devices: these costs are no GPU's, do not give them to a GPU run",
+                "recorded on CPU devices: these are not GPU costs; do not give them to a GPU run",
                 *warnings,
             )
         return warnings

@@ -169,8 +169,8 @@ def carry(
     """Put the costs that XLA finds for one module under the names of another.
 
     Args:
-        scale: how to scale the cost of a collective whose bytes or group differ, of a kernel that
-            XLA makes in another way, and of the same line of the program with other sizes.
+        scale: how to scale a cost if the work differs: a collective's bytes or group, the way in
+            which XLA makes a kernel, or the sizes on a line of the program.
     """
     costs = old.costs(profile)
     before = [

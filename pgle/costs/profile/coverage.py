@@ -400,7 +400,7 @@ def cover(
     """
     if not modules:
         raise UserError(
-            "no HLO module to hold the profile against", remedy="give --hlo a dump"
+            "no HLO module to compare the profile with", remedy="give --hlo a dump"
         )
     dumps = lhs_modules or {}
     tables = [LookupTable(module, dumps.get(module.name)) for module in modules]
@@ -588,8 +588,8 @@ def _hints(item: ModuleCoverage, renamed: bool) -> Iterator[Sentence]:
     """
     if item.is_of_others:
         yield Sentence.todo(
-            "every name is for another fingerprint; this module is "
-            f"{item.fingerprint or 'without one'}"
+            "every name has another module's fingerprint; this module has "
+            f"{item.fingerprint or 'none'}"
         )
     if item.is_foreign:
         also = (
@@ -642,13 +642,13 @@ def _warnings(
 ) -> Iterator[str]:
     if main.unchecked:
         yield (
-            f"the profile says neither opcode nor shape of {main.unchecked} of its names: they "
+            f"the profile states no opcode and no shape for {main.unchecked} of its names: they "
             "may match by accident"
         )
     dump = dumps.get(main.module)
     if dump is not None and dump.fingerprint != main.fingerprint and dump.fingerprint:
         yield (
-            f"the schedule dump is of fingerprint {dump.fingerprint[:12]}…, the HLO of "
+            f"the schedule dump has fingerprint {dump.fingerprint[:12]}…, the HLO has "
             f"{main.fingerprint[:12]}…: names "
             "are compared with the schedule dump"
         )
@@ -902,7 +902,9 @@ def _without_invalid(profile: Profile) -> Profile:
     ]
     if not invalid:
         return profile
-    warning = f"{len(invalid)} costs are no times and count as gaps: {some(invalid, 4)}"
+    warning = (
+        f"{len(invalid)} costs are not times, so they count as gaps: {some(invalid, 4)}"
+    )
     valid = tuple(cost for cost in profile.costs if cost.is_valid)
     return replace(profile, costs=valid, warnings=(*profile.warnings, warning))
 

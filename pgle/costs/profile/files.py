@@ -120,7 +120,7 @@ def decode_profile(
     )
     if not entries:
         raise UserError(
-            "holds no costs; XLA would say it uses it and find nothing",
+            "holds no costs; XLA would log that it uses the file, and find none",
             where=where,
             remedy=_AGAIN,
         )
@@ -129,9 +129,7 @@ def decode_profile(
             profile = described(entries, data, sidecar)
             return replace(profile, warnings=(*warnings, *profile.warnings))
         except SidecarError as error:
-            warnings.append(
-                f"{sidecar_path(where)}: {error}; its details are left aside"
-            )
+            warnings.append(f"{sidecar_path(where)}: {error}; its details are ignored")
     return Profile(_costs(entries), warnings=tuple(warnings))
 
 
@@ -145,7 +143,7 @@ def encode_profile(profile: Profile, suffix: str) -> bytes:
     for cost in profile.costs:
         if not cost.is_valid:
             what = (
-                f"the cost of {cost.full_name} is {cost.cost_us} µs, which is no time, so the "
+                f"the cost of {cost.full_name} is {cost.cost_us} µs, which is not a time, so the "
                 "profile is not written"
             )
             raise UserError(what, remedy=f"see what it was made from: {SHOW}")
@@ -191,7 +189,7 @@ def check_suffix(path: AnyPath, *, remedy: str = "") -> None:
     for _ in path.suffixes:
         stem = stem.removesuffix(PurePath(stem).suffix)
     raise UserError(
-        "not a .pbtxt or .pb file; XLA ignores profiles of any other name, without a word",
+        "not a .pbtxt or .pb file; XLA ignores profiles of any other name without a message",
         where=path,
         remedy=remedy or f"name it {stem}.pbtxt",
     )

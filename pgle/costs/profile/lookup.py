@@ -1,9 +1,9 @@
 """Which cost XLA looks up for each instruction: a row per instruction that needs a cost, with the
 names that XLA tries.
 
-The rows tell which cost of a profile XLA finds, what XLA assumes without one, and under which name
-to file the time of a traced instruction. Coverage and the simulator look costs up here, and refuse
-costs that belong to another opcode or shape.
+The rows tell which cost of a profile XLA finds, and what XLA assumes without one. They also tell
+under which name to file the time of a traced instruction. Coverage and the simulator look costs up
+here, and refuse costs that belong to another opcode or shape.
 
 XLA looks a cost up by the name that the instruction had when LHS ran. Compute instructions keep
 that name. Collectives may lose it: newer XLA renames synchronous ones, and a generic
@@ -393,7 +393,7 @@ class _RowMaker:
 
 @dataclass
 class _FiledName:
-    """A name to file costs under. It collects the traced names that belong to it."""
+    """A name to file costs under, with the traced names that belong to it."""
 
     cost: Cost  # the cost's known fields, before it is measured
     row: LookupRow | None  # None without HLO

@@ -410,11 +410,11 @@ _VALUES: tuple[tuple[Callable[[float], bool], Fault, str], ...] = (
         Fault.NOT_FINITE,
         "cost is {}; XLA uses it, and its schedule means nothing",
     ),
-    (lambda us: us < 0, Fault.NEGATIVE, "negative cost; XLA uses it as it is"),
+    (lambda us: us < 0, Fault.NEGATIVE, "negative cost; XLA uses it unchanged"),
     (
         lambda us: us == 0,
         Fault.ZERO,
-        "cost is 0; XLA takes it for free, not for unknown",
+        "cost is 0; XLA treats the instruction as free, not as unknown",
     ),
     (
         lambda us: us > MAX_COST_US,
@@ -433,8 +433,8 @@ _NAMES: tuple[tuple[Callable[[Cost], object], Fault, str], ...] = (
     (
         lambda cost: re.fullmatch(r".+-done(\.\d+)*", cost.name),
         Fault.DONE,
-        "cost of a -done; XLA looks up only the start of a collective, and takes other dones for "
-        "that long besides",
+        "cost of a -done; of a collective XLA looks up only the start, and it adds the cost of any "
+        "other done",
     ),
     (
         lambda cost: (

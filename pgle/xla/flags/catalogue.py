@@ -505,7 +505,7 @@ def _unknown(flag: Flag, jaxlib: str) -> tuple[str, str, str]:
         else f"leave it out; '{FLAGS_LIST}' shows what there is"
     )
     if flag.name.upper() in catalogue():
-        remedy = f"it is no flag but a variable: export {flag.name.upper()}={flag.value or ''}"
+        remedy = f"it is not a flag but a variable: export {flag.name.upper()}={flag.value or ''}"
     message = f"jaxlib {jaxlib} does not know it: XLA ends the program"
     return "unknown", message, remedy
 

@@ -392,7 +392,7 @@ def _malformed(flags: Sequence[Flag]) -> Iterator[FlagFinding]:
             plain = _plain(flag.name).lstrip("-").lower()
             name = plain.replace("-", "_").split(":")[0].strip(_STRAIGHT)
             hint = f"write --{name}=VALUE" if name else "remove it"
-            message = f"'{flag.name}' has not the form --flag=value"
+            message = f"'{flag.name}' does not have the form --flag=value"
             yield FlagFinding("error", "malformed", "", message, hint)
 
 

@@ -166,7 +166,7 @@ def groups_from_text(text: str) -> Groups:
     if mesh is None:
         iota = _IOTA.fullmatch(text)
         if iota is None:
-            raise ValueError(f"replica groups '{text[:60]}' are of no known form")
+            raise ValueError(f"replica groups '{text[:60]}' have an unknown form")
         shape = integers(iota.group(1))
         return iota_groups(
             shape[0], shape[-1], integers(iota.group(2)), integers(iota.group(3))

@@ -99,7 +99,7 @@ def shape_of(text: str) -> Shape:
         else:
             stack[-1].append(_array(match))
     if len(stack) != 1 or len(stack[0]) != 1:
-        raise UserError(f"'{text[:60]}' is no HLO shape")
+        raise UserError(f"'{text[:60]}' is not an HLO shape")
     return stack[0][0]
 
 
@@ -230,7 +230,7 @@ def module_from_text(
     try:
         return parser.module(program_id)
     except ValueError:  # a number has thousands of digits
-        what = "not HLO text: a number in its first line is none"
+        what = "not HLO text: its first line holds a malformed number"
         raise UserError(what, where=source, remedy="dump it again") from None
 
 
@@ -509,7 +509,7 @@ class _Parser:
                 index = int(part)
                 elements = self.items[name].shape.elements if name in self.items else ()
                 if index >= len(elements):
-                    raise UserError(f"%{element} is no element of a tuple")
+                    raise UserError(f"%{element} is not an element of a tuple")
                 self.items[element] = Instruction(
                     element,
                     "get-tuple-element",

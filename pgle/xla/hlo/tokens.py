@@ -156,7 +156,7 @@ class _Reader:
         """Take a name, and return it without its percent sign."""
         token = self.take()
         if not _NAME.fullmatch(token):
-            raise UserError(f"not HLO text: '{token[:40]}' is no name")
+            raise UserError(f"not HLO text: '{token[:40]}' is not a name")
         if self.peek() == ":":
             self.take()
         return token.lstrip("%")

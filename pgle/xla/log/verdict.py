@@ -179,7 +179,7 @@ class ModuleVerdict(KnownCoverage):
         share = by_count if self.time_coverage is None else self.time_coverage
         kept = 1.0 if self.kept_share is None else self.kept_share
         of = "" if self.time_coverage is None else " of the step's time as XLA plans it"
-        no_times = "; a log tells no times" if self.time_coverage is None else ""
+        no_times = "; a log has no times" if self.time_coverage is None else ""
         asked = (
             ""
             if share >= bounds.time

@@ -62,7 +62,7 @@ def test_a_call_inside_a_fusion_is_not_known_either() -> None:
     assert basis_of(of, fusion) is Basis.UNKNOWN
     assert (
         predict(of, None, H100).lower_bound_why
-        == "no cost is known of the custom call mine"
+        == "no cost is known for the custom call mine"
     )
 
 
@@ -85,7 +85,7 @@ def test_a_measured_call_has_a_range() -> None:
 def test_warnings_tell_a_bound_from_no_knowledge() -> None:
     (unknown,) = unmodelled_warnings(module(call("mine")), ())
     (bound,) = unmodelled_warnings(module(call("cusolver_getrf_ffi")), ())
-    assert unknown.startswith("no cost is known of custom calls (mine × 1)")
+    assert unknown.startswith("no cost is known for custom calls (mine × 1)")
     assert bound.startswith(
-        "only a bound is known of linear algebra (cusolver_getrf_ffi × 1)"
+        "only a bound is known for linear algebra (cusolver_getrf_ffi × 1)"
     )

@@ -237,7 +237,7 @@ def test_fingerprint_names_count_for_their_module_only(
     assert under(step.fingerprint).count.value == 1
     other = under("0" * 32)
     assert (other.count.covered, other.is_of_others) == (0, True)
-    assert any("another fingerprint" in str(hint) for hint in other.hints)
+    assert any("another module's fingerprint" in str(hint) for hint in other.hints)
 
 
 def test_costs_that_no_module_takes_are_unused(step: Module, full: Profile) -> None:

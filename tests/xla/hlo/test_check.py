@@ -114,5 +114,5 @@ def test_tuples_in_tuples_have_a_depth(form: str) -> None:
 def test_a_number_of_partitions_has_few_digits() -> None:
     text = "ENTRY %e (p: f32[8]) -> f32[8] {\n  ROOT %p = f32[8] parameter(0)\n}\n"
     head = f"HloModule m, is_scheduled=true, num_partitions={'9' * 5000}\n\n"
-    with pytest.raises(UserError, match="a number in its first line is none"):
+    with pytest.raises(UserError, match="its first line holds a malformed number"):
         module_from_text((head + text).encode(), "x.txt")

@@ -219,8 +219,8 @@ def test_octal_bytes_are_utf8() -> None:
         (b"\x0a\x05\x00\x00\x00", "name it .hlo.pb"),
         (SMALL[:-2], "cut short"),
         (SMALL[:200], "cut short"),
-        (SMALL.replace(b"%b#0", b"%b#7"), "no element"),
-        (SMALL.replace(b"f32[2]{0} negate", b"f32?? negate"), "no HLO shape"),
+        (SMALL.replace(b"%b#0", b"%b#7"), "not an element"),
+        (SMALL.replace(b"f32[2]{0} negate", b"f32?? negate"), "not an HLO shape"),
         (
             SMALL.replace(b"f32[2]{0} negate", b"f32[two]{0} negate"),
             "not HLO text: '%c = f32.two.",
