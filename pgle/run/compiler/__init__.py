@@ -1,3 +1,3 @@
-"""XLA's compiler in a process of its own: requests, children that end at the schedule, cache,
-repeated schedules.
+"""XLA's compiler in its own process: requests, children that end at the schedule, cache, repeated
+schedules.
 """

@@ -1,5 +1,5 @@
-"""Compilations kept by content in the user's cache directory, each in one file; a damaged file
-counts as none.
+"""Compilations kept by content in the user's cache directory, each in one file. A damaged file
+counts as absent.
 """
 
 from __future__ import annotations
@@ -24,32 +24,35 @@ from pgle.files import is_bare, read_bytes, read_kept, write_files
 from pgle.run.ask.jaxlib import installed
 from pgle.run.directory.directory import cache_directory
 
-FORMAT = 4  # part of every key; raise it if the stored data, or the reading of a module, changes
+#: part of every key; raise it if the stored data, or the way a module is read, changes
+FORMAT = 4
 
 LIMIT_VARIABLE, LIMIT_MIB = "PGLE_CACHE_MIB", 2048
 
-_STALE_S = 86_400.0  # a name of a process that was killed while writing
+#: seconds after which a temporary file belongs to a process that was killed
+_STALE_S = 86_400.0
 _MOST_BYTES = (
     2 << 30
-)  # of a compilation as it is read, so that no file fills the memory
+)  # most bytes of a compilation that is read, so that no file fills the memory
 
 
-MOST_DEVICES, LONGEST_COMPILE_S = 1 << 20, 1e9  # what is more is damage
+# larger values mean that the file is damaged
+MOST_DEVICES, LONGEST_COMPILE_S = 1 << 20, 1e9
 
 
 class Compiled(msgspec.Struct, frozen=True):
-    """What the compiler's process says of a compilation that succeeded."""
+    """The answer of the compiler's process for a successful compilation."""
 
     module_name: str
     num_devices: Annotated[int, Meta(ge=1, le=MOST_DEVICES)]
     compile_s: Annotated[float, Meta(ge=0, le=LONGEST_COMPILE_S)]
     jaxlib: Annotated[str, Meta(pattern=r"^\d+\.\d+[\w.+-]*$")]
-    # flags that it needs only without a GPU (`deviceless.DETOURS`)
+    # flags that only a compilation without a GPU needs (`deviceless.DETOURS`)
     detours: tuple[str, ...] = ()
 
 
 class _Entry(msgspec.Struct):
-    """A compilation as it is kept."""
+    """A compilation as it is stored."""
 
     answer: Compiled
     files: dict[str, bytes]  # by name
@@ -59,13 +62,13 @@ class _Entry(msgspec.Struct):
 class Cache:
     """A folder of compilations."""
 
-    folder: Path  # may be absent
-    limit_bytes: int  # of all of them together; 0: nothing is kept
+    folder: Path  # may not exist yet
+    limit_bytes: int  # limit for all of them together; 0: nothing is stored
 
     @staticmethod
     def of_user() -> Cache:
-        """That in the user's cache directory, at most `LIMIT_VARIABLE` mebibytes, which must be a
-        number.
+        """Return the cache in the user's cache directory. It holds at most as many mebibytes as the
+        variable `LIMIT_VARIABLE` says.
         """
         text = os.environ.get(LIMIT_VARIABLE) or str(LIMIT_MIB)
         if not text.isdigit():
@@ -77,9 +80,9 @@ class Cache:
         return Cache(cache_directory() / "schedules", int(text) << 20)
 
     def load(self, key: str, folder: Path, names: Mapping[str, str]) -> Compiled | None:
-        """Lay the files of a compilation into an empty folder, in texts the paths that `names` has
-        for placeholders; None where there is no such compilation, or another thing than a file of
-        ours has its name.
+        """Write the files of a stored compilation into an empty folder. In texts, `names` maps
+        placeholders to paths. Return None if the compilation is not stored, or if its name belongs
+        to something else.
         """
         path = self.folder / key
         unpacked = zlib.decompressobj()
@@ -96,7 +99,7 @@ class Cache:
             or not self.limit_bytes
             or not all(map(is_bare, entry.files))
         ):
-            return None  # what was kept before somebody asked for 0 does not count
+            return None  # with a limit of 0 earlier files do not count either
         for name, data in entry.files.items():
             (folder / name).write_bytes(_renamed(name, data, names))
         return entry.answer
@@ -104,9 +107,7 @@ class Cache:
     def store(
         self, key: str, folder: Path, names: Mapping[str, str], answer: Compiled
     ) -> None:
-        """Keep the files of a folder and an answer; a disk that is full or read-only is no
-        failure.
-        """
+        """Store the files of a folder and an answer. A full or read-only disk is not an error."""
         back = {path: name for name, path in names.items()}
         files = {
             path.name: _renamed(path.name, path.read_bytes(), back)
@@ -114,20 +115,21 @@ class Cache:
             if path.is_file()
         }
         data = zlib.compress(msgspec.msgpack.encode(_Entry(answer, files)), 1)
-        if len(data) > self.limit_bytes:  # it would drive out all others, and go itself
+        # it would displace all others, and then itself
+        if len(data) > self.limit_bytes:
             return
         with suppress(OSError, UserError):
             write_files({self.folder / key: data}, force=True)
             self._prune()
 
     def drop(self, key: str) -> None:
-        """Forget a compilation whose files nobody can read."""
+        """Delete a compilation whose files cannot be read."""
         with suppress(OSError):
             (self.folder / key).unlink(missing_ok=True)
 
     def trusted(self, python: str, vendor: str) -> Path | None:
-        """The file that says that this compiler's scheduling passes can be run alone
-        (`Session`). Return None if the cache keeps nothing.
+        """Return the file that records that this compiler's scheduling passes can run alone (see
+        `Session`); None if nothing is stored.
         """
         if not self.limit_bytes:
             return None
@@ -137,8 +139,8 @@ class Cache:
         return self.folder / f"scheduling-{digest[:16]}.trusted"
 
     def _prune(self) -> None:
-        """Remove the least recently used until the rest keeps to the limit; some may be of an older
-        pgle.
+        """Remove the least recently used until the rest is within the limit. Some may come from an
+        older pgle.
         """
         files = [
             (path.stat(), path)
@@ -162,7 +164,7 @@ def key_of(
     profile: Path | None,
     others: Mapping[str, object],
 ) -> str:
-    """The key of a compilation: a hash of everything that its result depends on.
+    """Return the key of a compilation: a hash of everything that decides its result.
 
     These are the versions of the compiling Python's packages, and the content of the module, of the
     files that flags name, and of the profile or of the profiles in a folder.
@@ -187,13 +189,13 @@ def _profile_key(profile: Path) -> tuple[str, list[object]]:
 
 
 def _compiler(python: str) -> list[object]:
-    """What distinguishes this compiler from others."""
+    """Identify this compiler."""
     found = installed(python)
     return [FORMAT, sorted(found.versions.items()), found.built_ns]
 
 
 def _digest(path: Path) -> str:
-    """Of a file's content, decompressed; empty if it is no file."""
+    """The digest of a file's decompressed content; empty if it is not a file."""
     try:
         return hashlib.sha256(read_bytes(path)).hexdigest() if path.is_file() else ""
     except (OSError, UserError):
@@ -201,7 +203,7 @@ def _digest(path: Path) -> str:
 
 
 def _renamed(name: str, data: bytes, paths: Mapping[str, str]) -> bytes:
-    """A text with other paths in it."""
+    """Replace paths in a text."""
     if not name.endswith(".pb"):
         for before, after in paths.items():
             data = data.replace(before.encode(), after.encode())

@@ -1,9 +1,9 @@
 """Compile modules with the real XLA:GPU compiler on a machine that needs no GPU, up to the finished
 schedule.
 
-A `Compiler` compiles one request: in XLA's own process (`worker.py`), or by taking what was kept
-(`cache.py`). Code generation is left out: the scheduled module, the schedule that the
-latency-hiding scheduler believed in and the memory report are written before.
+A `Compiler` compiles a request in XLA's own process (`worker.py`), or takes the stored result
+(`cache.py`). Code generation is skipped, because XLA writes the scheduled module, the scheduler's
+own estimates and the memory report before it.
 """
 
 from __future__ import annotations
@@ -45,80 +45,83 @@ class CompileRequest:
     # StableHLO (text, bytecode), or HLO (proto, text) of any stage before scheduling; also ``.xz``,
     # ``.gz``
     module: Path
-    # descriptions of the GPU, of which the first that this XLA knows counts (`Target.texts`)
+    # descriptions of the GPU; the first that this XLA knows is used (`Target.texts`)
     targets: tuple[str, ...]
     dump_dir: Path  # folder for the dumps and the log; must be new or empty
-    # ``SxHxD``: slices, hosts of each, devices of each; None: one host, as in the module
+    # ``SxHxD``: slices, hosts per slice, devices per host; None: one host with the module's devices
     topology: str | None = None
     # XLA flags, each ``--name=value``, and jax's settings of effort
-    # (``--jax_optimization_level=O1``); nothing else is passed on but `EVIDENCE_FLAGS` and what
-    # this jaxlib needs where there is no GPU, and the later wins
+    # (``--jax_optimization_level=O1``); later ones win. Besides these, XLA gets only
+    # `EVIDENCE_FLAGS` and what this jaxlib needs without a GPU.
     flags: tuple[str, ...] = ()
     profile: Path | None = None  # a cost profile, or None
-    # device memory of the job's allocator, into which XLA fits the step; 0: XLA's guess, four
-    # fifths of the GPU's
+    # device memory of the job's allocator, into which XLA fits the step; 0: XLA assumes four fifths
+    # of the GPU's
     allocator_bytes: int = 0
     # "before scheduling": `CompileResult.after_optimizations` is then the module before scheduling,
     # without schedule, log lines of LHS, fingerprint or memory report; "from scheduling on" takes
     # such a module (`UNSCHEDULED`), which each other compilation leaves, too
     passes: Literal["all", "before scheduling", "from scheduling on"] = "all"
-    vendor: str = NVIDIA.name  # of the GPU
+    vendor: str = NVIDIA.name  # the GPU's vendor
 
 
 @dataclass(frozen=True)
 class CompileResult:
-    """What a compilation left."""
+    """The results of a compilation."""
 
     module_name: str  # ``jit_train_step``
-    num_devices: int  # devices that run it together
+    num_devices: int  # number of devices that run it together
     after_optimizations: Path  # the scheduled module, an HloProto file
-    # the schedule dump of the latency-hiding scheduler; None where it did not run
+    # the schedule dump of the latency-hiding scheduler; None if it did not run
     schedule: Path | None
-    log: Path  # XLA's log, whole
-    fingerprint: str  # ``fingerprint_before_lhs``; empty where the module has none
+    log: Path  # XLA's whole log
+    fingerprint: str  # ``fingerprint_before_lhs``; empty if the module has none
     compile_s: float  # seconds from the start of the compilation to its schedule
-    # device memory in bytes by XLA's buffer assignment (argument, output, temp, total); empty where
-    # XLA left no report
+    # device memory in bytes by XLA's buffer assignment (argument, output, temp, total); empty
+    # without XLA's report
     memory: Mapping[str, int]
     jaxlib: str  # version of the jaxlib that compiled
-    # flags that XLA needed to compile it without a GPU, after those of the request
+    # flags, in addition to the request's, that XLA needed to compile without a GPU
     detours: tuple[str, ...] = ()
-    # it was compiled before, and comes from the cache; the seconds are of that time
+    # whether it comes from the cache; if so, `compile_s` is the original time
     is_cached: bool = False
 
     @property
     def warnings(self) -> tuple[str, ...]:
-        """What the compilation had to do otherwise than on a GPU, a line each."""
+        """What this compilation does differently from one on a GPU, a line each."""
         return detour_warnings(self.detours)
 
     @property
     def memory_bytes(self) -> int | None:
-        """Device memory that one execution needs, None where XLA's report is missing."""
+        """Device memory in bytes that one execution needs; None without XLA's report."""
         return self.memory.get("total")
 
     @property
     def scheduled(self) -> Module:
-        """The module of `after_optimizations`."""
+        """The module in the file `after_optimizations`."""
         return _once(read_module, self.after_optimizations)
 
     @property
     def lhs(self) -> LhsSchedule | None:
-        """What the latency-hiding scheduler saw and believed; None where it left no dump."""
+        """What the latency-hiding scheduler saw and estimated; None without its dump."""
         if self.schedule is None:
             return None
         return _once(read_schedule_dump, self.schedule)
 
     @property
     def table(self) -> LookupTable:
-        """What XLA looks up in a profile of it, by the names when LHS ran."""
+        """The names and costs that XLA looks up in a profile, by the names when LHS ran."""
         module = self.scheduled
         if self.after_optimizations.name == UNSCHEDULED:
-            return LookupTable(module, module)  # nothing is renamed from there to LHS
+            # no pass renames anything between this point and LHS
+            return LookupTable(module, module)
         return LookupTable(module, None if self.lhs is None else self.lhs.module)
 
     @property
     def believed(self) -> Mapping[str, Statistics]:
-        """What it believed of every computation, loop bodies once; empty where it left no dump."""
+        """The scheduler's estimate for every computation, loop bodies once; empty without its
+        dump.
+        """
         if self.lhs is None:
             return {}
         return {name: item.statistics for name, item in self.lhs.computations.items()}
@@ -129,7 +132,7 @@ _known = lru_cache(maxsize=6)(lambda read, path, written_ns: read(path))
 
 
 def _once(read: Callable[[Path], T], path: Path) -> T:
-    """A file as it is read, once though two threads want it."""
+    """Read a file once, even if two threads want it."""
     with _READING:
         found: T = _known(read, path, path.stat().st_mtime_ns)
     return found
@@ -137,34 +140,34 @@ def _once(read: Callable[[Path], T], path: Path) -> T:
 
 @dataclass(frozen=True)
 class CompilerPhase:
-    """What a compilation is at."""
+    """The phase that a compilation has reached."""
 
-    request: CompileRequest  # whose it is
+    request: CompileRequest  # the compilation's request
     name: str  # ``reading``, ``compiling``, ``optimising`` …, ``done``
     module: str = ""  # name of the module, empty while it is read
-    devices: int = 0  # that it is compiled for, 0 while it is read
+    devices: int = 0  # number of devices; 0 while the module is read
 
 
 OnPhase: TypeAlias = Callable[[CompilerPhase], None]
 Unscheduled: TypeAlias = Future[int] | None
-"""Gets the devices that a module is for, once it is kept as it was before scheduling
-(`UNSCHEDULED`).
+"""Called with the module's number of devices as soon as `UNSCHEDULED`, the module before
+scheduling, is stored.
 """
 
 
 @dataclass(eq=False)
 class Compiler:
-    """Compiles requests in one process; its methods may be called from several threads at once."""
+    """Compiles requests in one process. Several threads may call its methods at once."""
 
-    # the interpreter whose jax compiles; it needs jax and the CUDA plugin, not pgle
+    # the Python whose jax compiles; it needs jax and the plugin, not pgle
     python: str = sys.executable
-    cache: Cache | None = None  # where compilations are kept; None: nowhere
-    # hears of all, from the thread that reads the compiler's answers
+    cache: Cache | None = None  # where compilations are stored; None: nowhere
+    # called with every phase, from the thread that reads the compiler's answers
     on_phase: OnPhase = lambda phase: None
 
     def __post_init__(self) -> None:
         self.process = CompilerProcess(self.python)
-        # what a module with its flags needed before
+        # the detours that a module with its flags needed before
         self._detours: dict[tuple[Path, tuple[str, ...]], tuple[str, ...]] = {}
 
     def __enter__(self) -> Compiler:
@@ -174,7 +177,7 @@ class Compiler:
         self.close()
 
     def close(self) -> None:
-        """End the process and every compilation that still runs; none begins any more."""
+        """End the process and all running compilations. No new one can start."""
         self.process.close()
 
     def compile(
@@ -195,19 +198,19 @@ class Compiler:
             names["@PROFILE@"] = str(request.profile.resolve())
         if (found := self._cached(self.cache, key, request, names)) is not None:
             return found
-        _empty(folder)  # of a damaged entry
+        _empty(folder)  # remove what a damaged entry left
         self.cache.drop(key)
         answer = self._compiled(request, folder, unscheduled)
         if key == self._key(
             request
-        ):  # else the module was written anew since its content was asked for
+        ):  # otherwise the module was rewritten after it was hashed
             self.cache.store(key, folder, names, answer)
         return _result(request, folder, answer)
 
     def _cached(
         self, cache: Cache, key: str, request: CompileRequest, names: Mapping[str, str]
     ) -> CompileResult | None:
-        """A compilation from the cache; None if it is not there, or damaged."""
+        """Take a compilation from the cache; None if it is absent or damaged."""
         folder = request.dump_dir.resolve()
         answer = cache.load(key, folder, names)
         if answer is None or not (folder / worker.LOG).is_file():
@@ -222,8 +225,8 @@ class Compiler:
                 _ = (
                     found.scheduled,
                     found.lhs,
-                )  # read here, while it can be compiled again
-        except Exception:  # whatever a reader says of damaged files
+                )  # read now, while the module can still be compiled again
+        except Exception:  # readers of damaged files raise anything
             return None
         self.on_phase(CompilerPhase(request, "done"))
         return found
@@ -238,7 +241,7 @@ class Compiler:
     def _compiled(
         self, request: CompileRequest, folder: Path, unscheduled: Unscheduled
     ) -> Compiled:
-        """Compile a request as it is. If XLA fails before scheduling, try `detour`."""
+        """Compile a request unchanged. If XLA fails before scheduling, try `detour`."""
         program = (request.module, request.flags)
         detours = self._detours.get(program, ())
         reply = self._ask(_with(request, detours), folder, unscheduled)
@@ -254,20 +257,21 @@ class Compiler:
             _empty(folder)
             reply = self._ask(_with(request, detours), folder, unscheduled)
         if reply is not first and not reply.keys().isdisjoint(FAILED):
-            log.write_bytes(first_log)  # no detour helps: the first says what is wrong
+            # no detour helps, and the first log shows the problem
+            log.write_bytes(first_log)
             reply = first
         answer = self._answer(request, folder, reply)
         self._detours[program] = detours
         return msgspec.structs.replace(answer, detours=detours)
 
     def _answer(self, request: CompileRequest, folder: Path, reply: Json) -> Compiled:
-        """What XLA's process says of a compilation that succeeded; else raise its error."""
+        """Turn the process's answer into a result, or raise its error."""
         worker.check_disk(folder)
         if error := reply.get("user_error"):
             is_module = error["where"] in (None, "", str(request.module.resolve()))
             where = (
                 request.module if is_module else error["where"]
-            )  # the module as it was given
+            )  # name the module as the user gave it
             raise UserError(error["what"], where=where, remedy=error["remedy"])
         if "crashed" in reply:
             raise worker.crash(reply["crashed"], folder / worker.LOG, request.flags)
@@ -280,7 +284,7 @@ class Compiler:
     def _ask(
         self, request: CompileRequest, folder: Path, unscheduled: Unscheduled
     ) -> Json:
-        """What XLA's process answers to a request."""
+        """Send a request to XLA's process, and return its answer."""
 
         def on_message(said: Json) -> None:
             phase = CompilerPhase(
@@ -315,17 +319,17 @@ class Compiler:
 
 
 def _with(request: CompileRequest, flags: tuple[str, ...]) -> CompileRequest:
-    """A request with more flags."""
+    """Add flags to a request."""
     return replace(request, flags=(*request.flags, *flags))
 
 
 def _of_xla(request: CompileRequest) -> list[str]:
-    """The request's flags without those of jax."""
+    """Remove jax's settings from a request's flags."""
     return [flag for flag in request.flags if not flag.startswith(OF_JAX)]
 
 
 def _failure(request: CompileRequest, reply: Json, unscheduled: Unscheduled) -> str:
-    """What XLA says of passes before scheduling that failed; else empty."""
+    """Return XLA's message if a pass before scheduling failed; else empty."""
     is_scheduled = unscheduled is not None and unscheduled.done()
     if is_scheduled or request.passes == "from scheduling on":
         return ""
@@ -334,16 +338,16 @@ def _failure(request: CompileRequest, reply: Json, unscheduled: Unscheduled) -> 
 
 
 def _empty(folder: Path) -> None:
-    """Remove the files in a folder of dumps."""
+    """Remove the files in a dump folder."""
     for path in folder.iterdir():
         if path.is_file():
             path.unlink()
 
 
 def _result(request: CompileRequest, folder: Path, answer: Compiled) -> CompileResult:
-    """A compilation by the files in its folder."""
+    """Make the result from the files in a folder."""
     after = _module(folder, request, answer.module_name)
-    if after is None:  # the compiler saw it, and somebody has removed it since
+    if after is None:  # somebody has removed it after the compiler wrote it
         raise UserError(
             f"the compiled module of {answer.module_name} has been removed",
             where=folder,
@@ -360,7 +364,7 @@ def _result(request: CompileRequest, folder: Path, answer: Compiled) -> CompileR
 
 
 def _module(folder: Path, request: CompileRequest, name: str) -> Path | None:
-    """The compiled module, if it is there."""
+    """Return the compiled module if it exists."""
     if request.passes == "before scheduling":
         return folder / UNSCHEDULED
     return worker.find_dump(folder, name, worker.SCHEDULED)
@@ -369,7 +373,7 @@ def _module(folder: Path, request: CompileRequest, name: str) -> Path | None:
 def compile_once(
     request: CompileRequest, python: str = sys.executable
 ) -> CompileResult:
-    """Compile one module in a session of its own; see `Compiler.compile`."""
+    """Compile one module in its own session; see `Compiler.compile`."""
     with Compiler(python) as compiler:
         return compiler.compile(request)
 
@@ -378,10 +382,10 @@ EVIDENCE_FLAGS = (
     "--xla_dump_hlo_as_proto=true",
     "--xla_dump_latency_hiding_schedule=true",
 )
-"""What every rehearsal adds to the flags; neither changes a fingerprint or a schedule."""
+"""Flags that every rehearsal adds. They change no fingerprint and no schedule."""
 
 OF_JAX = "--jax_"
-"""What flags begin with that are settings of jax: options of the compilation
+"""Prefix of flags that are jax's settings, which become options of the compilation
 (`environment.EFFORTS`).
 """
 
@@ -398,9 +402,9 @@ SCHEDULING_PASSES = (
     "fusion-dynamic-memcpy-rewriter,pdl-launch-annotation"
 )
 """Pipelines and passes from scheduling on, observed in jaxlib 0.10.2 and 0.12.0.1
-(TF_CPP_VMODULE=hlo_pass_pipeline=1). Passes that earlier pipelines have, too, are left out (dce,
-tuple-simplifier, sanitize-constant-names): they would run once more before scheduling, and change
-the scheduled program (a step of four pipeline stages: by 1.5 %).
+(TF_CPP_VMODULE=hlo_pass_pipeline=1). Passes that also occur in earlier pipelines are left out (dce,
+tuple-simplifier, sanitize-constant-names). They would run again before scheduling and change the
+program (a step of four pipeline stages by 1.5 %).
 """
 SCHEDULER_FLAGS = frozenset(
     (
@@ -417,11 +421,11 @@ SCHEDULER_FLAGS = frozenset(
 """Flags that only the passes from scheduling on read."""
 
 FAILED = frozenset(("user_error", "crashed", "xla_error"))
-"""What the compiler's process answers of a compilation that failed has one of these keys."""
+"""The answer for a failed compilation has one of these keys."""
 
 MOST_DEVICES = 1 << 20
-"""Of a topology: XLA makes a description of each, and more than a million is a slip of the
-keyboard.
+"""Most devices of a topology. XLA describes each device, and more than a million is a typing
+error.
 """
 
 
@@ -448,32 +452,31 @@ def xla_flags(request: CompileRequest, folder: Path) -> str:
 
 
 TRIALS = "config-assigner"
-"""The pass that, from jaxlib 0.11 on, compiles every matrix product (and fusion, where that is
-switched on) to take the first configuration of all, since it can time none: nothing looks at that
-before the schedule is made.
+"""The pass that compiles every matrix product (and, if enabled, fusions) from jaxlib 0.11 on.
+Without a GPU it cannot time configurations and takes the first. Nothing before the schedule reads
+its choice.
 """
 
 
 def flags_without_gpu(jaxlib: str, flags: str) -> str:
-    """XLA flags, and those without which that jaxlib cannot compile where there is no GPU, or
-    wastes its time.
+    """Add the flags without which this jaxlib cannot compile without a GPU, or wastes time.
 
-    What `flags` say wins, but that a list of the only passes to run loses `TRIALS`.
+    `flags` win, except that `TRIALS` is removed from a list of the only passes to run.
     """
-    if release(jaxlib) < (0, 9):  # its autotuner fails without a device
+    if release(jaxlib) < (0, 9):  # its autotuner fails without a GPU
         return f"--xla_gpu_autotune_level=0 {flags}"
     if release(jaxlib) < (0, 11):
         return flags
     fitted = f"--xla_gpu_experimental_enable_fusion_autotuner=false {flags}"
     if (
         ONLY in flags
-    ):  # XLA takes no two lists; a pipeline in one runs with all its passes
+    ):  # XLA refuses two lists, and runs all passes of a pipeline that a list names
         return re.sub(rf"(?<=[=,])(autotuner|{TRIALS}),", "", fitted)
     return f"{_DISABLED}{TRIALS} {fitted}"
 
 
 def check(request: CompileRequest) -> None:
-    """Refuse what needs no compiler to be refused."""
+    """Refuse a request that cannot be compiled, before the compiler starts."""
     check_file(request.module)
     if request.module.stat().st_size > MAX_HLO_BYTES:
         remedy = (
@@ -497,7 +500,7 @@ def check(request: CompileRequest) -> None:
 
 
 def devices_in(topology: str) -> int:
-    """The devices of a topology ``SxHxD``."""
+    """Return the number of devices of a topology ``SxHxD``."""
     remedy = "write 1x1x8 for one host with eight GPUs"
     if not re.fullmatch(r"[1-9]\d{0,8}(x[1-9]\d{0,8}){2}", topology):
         raise UserError(
@@ -516,6 +519,6 @@ def devices_in(topology: str) -> int:
 def compiler_with_cache(
     python: str, *, cached: bool, on_phase: OnPhase = lambda phase: None
 ) -> Compiler:
-    """A compiler, with the user's cache if `cached`."""
+    """Return a compiler, with the user's cache if `cached`."""
     cache = Cache.of_user() if cached else None
     return Compiler(python, cache=cache, on_phase=on_phase)

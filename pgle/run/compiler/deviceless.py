@@ -1,7 +1,7 @@
-"""Failures of XLA that only a compilation without a GPU has, and the flags that avoid them.
+"""XLA's failures that happen only without a GPU, and the flags that avoid them.
 
 On a GPU, XLA's autotuning drops each kernel that does not compile, and some passes ask the GPU's
-libraries. Without one, XLA takes a default that it has not tried, and these passes fail.
+libraries. Without a GPU, XLA takes an untested default kernel, and such passes fail.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ DISABLED = "xla_disable_hlo_passes"
 
 @dataclass(frozen=True)
 class Detour:
-    """A way around a failure that no GPU would have."""
+    """A flag that avoids a failure that would not happen on a GPU."""
 
-    says: re.Pattern[str]  # what XLA says when it fails
-    flag: str  # without dashes
+    says: re.Pattern[str]  # XLA's message
+    flag: str  # name of the flag, without dashes
     value: str
-    why: str  # a clause about the program
+    why: str  # the reason, as a clause about the program
 
 
 DETOURS = (
@@ -40,7 +40,7 @@ DETOURS = (
         "XLA asks CUB for the memory of a sort, which needs a GPU",
     ),
     # openxla/xla `xla/service/gpu/transforms/nest_gemm_fusion.cc`, observed with jaxlib 0.8.3 and
-    # 0.10.2; other wordings of Triton's are as good a reason to try
+    # 0.10.2; the flag is worth a try for other errors of Triton, too
     Detour(
         re.compile(""),
         TRITON,
@@ -49,12 +49,12 @@ DETOURS = (
         "choose another one",
     ),
 )
-"""In the order in which they are tried; the last one for whatever XLA says."""
+"""In the order in which they are tried. The last one is for any message."""
 
 
 def detour(said: str, flags: Iterable[str]) -> str:
-    """The flag that may avoid a failure, by what XLA says; empty if there is none, or the flags
-    have it.
+    """Return the flag that may avoid a failure, by XLA's message; empty if there is none, or
+    `flags` already have it.
     """
     given = FlagList(tuple(map(typed_flag, flags)))
     for item in DETOURS:

@@ -1,4 +1,4 @@
-"""Schedules of one module, of which only the scheduling is done again.
+"""Schedules of one module. Only the scheduling passes run again for each.
 
 `Session.schedule` makes one schedule. `trust.py` says, as a table of states, when the scheduling
 passes alone may make it.
@@ -35,16 +35,16 @@ from pgle.xla.targets import Hardware
 T = TypeVar("T")
 
 MEMORY_TIES = 0.01
-"""Part by which the memory of two schedules that are otherwise the same may differ; measured:
-0.003.
-"""
+"""Share by which the memory of two equal schedules may differ; 0.003 was measured."""
 TIME_TIES = 0.001
-"""The same of the times that the scheduler believes, and of the step as predicted."""
+"""Share by which the scheduler's own times and the predicted step may differ between equal
+schedules.
+"""
 
 _GRAPHS = "--xla_gpu_enable_command_buffer="
-# Observed with jaxlib 0.4.38: after scheduling, a pass wraps most of the step into a call, whose
-# instructions the final HLO then shows no costs of. The schedule itself is the same with and
-# without; later releases leave the HLO alone.
+# Observed with jaxlib 0.4.38: after scheduling, a pass wraps most of the step into a call, and the
+# final HLO then shows no costs of the call's instructions. The schedule itself does not change.
+# Later releases leave the HLO alone.
 
 
 @contextmanager
@@ -57,10 +57,10 @@ def open_session(
     checked: bool = False,
     on_phase: OnPhase = lambda phase: None,
 ) -> Iterator[Session]:
-    """A session with a compiler of its own, and the user's cache if `cached`.
+    """Open a session with its own compiler, and the user's cache if `cached`.
 
     Args:
-        checked: check the scheduling passes although earlier sessions trust this jaxlib's.
+        checked: check the scheduling passes, even if earlier sessions trust this jaxlib.
     """
     with compiler_with_cache(python, cached=cached, on_phase=on_phase) as compiler:
         yield session_with(compiler, base, hardware, checked=checked)
@@ -69,7 +69,7 @@ def open_session(
 def session_with(
     compiler: Compiler, base: CompileRequest, hardware: Hardware, *, checked: bool
 ) -> Session:
-    """A session with a compiler; `checked` as of `open_session`."""
+    """Make a session with a given compiler; `checked` as in `open_session`."""
     trusted = None
     if compiler.cache is not None and not checked:
         trusted = compiler.cache.trusted(compiler.python, base.vendor)
@@ -78,21 +78,21 @@ def session_with(
 
 @dataclass(frozen=True)
 class SchedulerInput:
-    """A program as it was before scheduling, from which schedules are made."""
+    """A program before scheduling, from which schedules are made."""
 
     module: Path
-    devices: int  # that it is compiled for
-    # by all passes, or by the passes before scheduling if the program is `TRUSTED`
+    devices: int  # number of devices that it is compiled for
+    # compiled by all passes, or only by the passes before scheduling if the program is `TRUSTED`
     compiled: Future[CompileResult]
 
 
 @dataclass(frozen=True)
 class Checked:
-    """The last state of a program, and the schedule by which it was found."""
+    """The last state of a program, and the schedule that showed it."""
 
     state: State  # `TRUSTED`, `EQUAL` or `WHOLE`
-    # without a profile: made by the scheduling passes alone if `EQUAL`, by all passes if `WHOLE`;
-    # None if `TRUSTED`, since nothing was scheduled yet
+    # schedule without a profile: made by the scheduling passes alone if `EQUAL`, by all passes if
+    # `WHOLE`; None if `TRUSTED`, because nothing was scheduled yet
     schedule: CompileResult | None
 
 
@@ -100,7 +100,7 @@ class Checked:
 class Prepared:
     """A program and flags that are ready to be scheduled; `checked` may still be running."""
 
-    flags: tuple[str, ...]  # all of the schedule that `checked` holds
+    flags: tuple[str, ...]  # all flags of the schedule in `checked`
     compiled: Future[CompileResult]  # without a profile
     # None if only all passes together can make a schedule
     scheduler_input: SchedulerInput | None
@@ -114,18 +114,19 @@ class Prepared:
 
 @dataclass(eq=False)
 class Session:
-    """Schedules of one module; `schedule` may be called from several threads.
+    """Makes schedules of one module. Several threads may call `schedule`.
 
-    Flags that only the scheduler reads share a program. Each other set of flags makes a program of
-    its own, which goes through the states of `trust.py`. `_prepare` takes it from its first state
+    Flags that only the scheduler reads share a program. Any other change of flags makes another
+    program, which goes through the states of `trust.py`. `_prepare` takes it from its first state
     to one that can make schedules, and `_check` from `CHECKING` to its last state.
     """
 
-    compiler: Compiler  # that compiles
-    # what all schedules share: module, target and topology; its folder is for all of them
+    compiler: Compiler  # compiles all programs
+    # shared by all schedules: module, target, topology, and the folder for all of them
     base: CompileRequest
-    hardware: Hardware  # that predictions are for
-    trusted: Path | None = None  # the file of `Trust`; None: trust this session alone
+    hardware: Hardware  # GPU of the predictions
+    #: the file of `Trust`; None: trust only within this session
+    trusted: Path | None = None
 
     def __post_init__(self) -> None:
         self._trust = Trust(self.trusted)
@@ -138,14 +139,14 @@ class Session:
     def schedule(
         self, name: str, flags: Sequence[str], profile: Path | None = None
     ) -> CompileResult:
-        """One schedule, in a folder of that name."""
+        """Make one schedule, in a folder of that name."""
         wanted = self._request(name, flags, profile)
         program = self._program(wanted)
         if profile is None and wanted.flags == program.flags:
             first = program.checked.result().schedule
             if first is not None:
                 return first
-        with suppress(UserError):  # all passes together then show whose fault it is
+        with suppress(UserError):  # then all passes together show whose fault it is
             if program.scheduler_input is not None and program.state is not State.WHOLE:
                 found = self._alone(wanted, program.scheduler_input)
                 if program.checked.result().state is not State.WHOLE:
@@ -156,13 +157,13 @@ class Session:
     def without_profile(self, name: str, flags: Sequence[str]) -> Future[CompileResult]:
         """The module compiled without a profile, or only up to scheduling (`UNSCHEDULED`).
 
-        The arguments are those of `schedule`. If it is compiled whole, instructions that cost the
-        same may be in another order than in `schedule`. When this returns, `schedule` can start.
+        The arguments are those of `schedule`. If it is compiled whole, instructions of equal cost
+        may be in another order than in `schedule`. When this returns, `schedule` can start.
         """
         return self._program(self._request(name, flags)).compiled
 
     def predicted(self, made: CompileResult) -> Prediction:
-        """A schedule's step with estimated costs; predicted once."""
+        """Predict a schedule's step with estimated costs; each schedule is predicted once."""
         if made.after_optimizations not in self._predicted:
             self._predicted[made.after_optimizations] = predict(
                 made.scheduled, None, self.hardware
@@ -176,7 +177,7 @@ class Session:
         self._trust.lose()
 
     def program(self, compiled: CompileResult) -> str:
-        """An identity of the program before scheduling, of a result of `without_profile`; empty if
+        """Identify the program before scheduling, for a result of `without_profile`; empty if
         unknown.
         """
         module = compiled.after_optimizations.with_name(UNSCHEDULED)
@@ -189,21 +190,21 @@ class Session:
     def _request(
         self, name: str, flags: Sequence[str], profile: Path | None = None
     ) -> CompileRequest:
-        """A request of this session, by which no step is wrapped into command buffers."""
+        """Make a request of this session. Steps are not wrapped into command buffers."""
         own = (*(flag for flag in flags if not flag.startswith(_GRAPHS)), _GRAPHS)
         return replace(
             self.base, dump_dir=self.base.dump_dir / name, flags=own, profile=profile
         )
 
     def _program(self, wanted: CompileRequest) -> Prepared:
-        """The program that a request is a schedule of; prepared by the first that asks for it."""
+        """Return the program of a request. The first caller prepares it."""
         early = tuple(
             flag
             for flag in wanted.flags
             if flag.partition("=")[0] not in SCHEDULER_FLAGS
         )
         with self._lock:
-            if early not in self._prepared:  # other flags are compiled at the same time
+            if early not in self._prepared:  # other flags are compiled in parallel
                 folder = self.base.dump_dir / f"all-passes{len(self._prepared) or ''}"
                 self._prepared[early] = _in_background(
                     lambda: self._prepare(wanted, folder)
@@ -218,7 +219,7 @@ class Session:
         if state is State.TRUSTED:
             try:
                 return self._up_to_scheduling(request)
-            except UserError:  # as of a module that is not scheduled
+            except UserError:  # as for a module without a schedule
                 shutil.rmtree(folder, ignore_errors=True)
                 state = state.after(Event.REFUSED)
         devices: Future[int] = Future()
@@ -238,7 +239,7 @@ class Session:
         return Prepared(wanted.flags, compiled, scheduler_input, checked)
 
     def _up_to_scheduling(self, request: CompileRequest) -> Prepared:
-        """A `TRUSTED` program, compiled by the passes before scheduling."""
+        """Compile a `TRUSTED` program with the passes before scheduling only."""
         found = self.compiler.compile(replace(request, passes="before scheduling"))
         compiled = _finished(found)
         scheduler_input = SchedulerInput(
@@ -250,24 +251,26 @@ class Session:
     def _by_all_passes(
         self, request: CompileRequest, devices: Future[int]
     ) -> CompileResult:
-        """A program compiled by all passes.
+        """Compile a program with all passes.
 
         Args:
-            devices: gets the devices that the program is for, as soon as the program before
-                scheduling is kept; 0 if it is not.
+            devices: gets the number of devices as soon as the program before scheduling is stored;
+                0 if it is not stored.
         """
         count = 0
         try:
             found = self.compiler.compile(request, devices)
             if (request.dump_dir / UNSCHEDULED).exists():
-                count = found.num_devices  # a compilation from the cache
+                count = found.num_devices  # taken from the cache
             return found
         finally:
             if not devices.done():
                 devices.set_result(count)
 
     def _check(self, plain: CompileRequest, scheduler_input: SchedulerInput) -> Checked:
-        """Take a program from `CHECKING` to its last state, by a schedule without a profile."""
+        """Take a program from `CHECKING` to its last state, by comparing schedules without a
+        profile.
+        """
         predicting = _in_background(
             lambda: self.predicted(scheduler_input.compiled.result())
         )
@@ -275,10 +278,10 @@ class Session:
             alone = self._alone(plain, scheduler_input)
             step_us = predicting.result().step_us
             difference_us = abs(self.predicted(alone).step_us - step_us)
-            # LHS may take both for equal
+            # both orders may be equal for LHS
             is_near = difference_us <= TIME_TIES * step_us
             if is_near and same_schedule(scheduler_input.compiled.result(), alone):
-                # other programs rely on LHS
+                # only programs scheduled by LHS count
                 if alone.believed:
                     self._trust.gain()
                 return Checked(State.CHECKING.after(Event.SAME), alone)
@@ -290,8 +293,8 @@ class Session:
     def _alone(
         self, wanted: CompileRequest, scheduler_input: SchedulerInput
     ) -> CompileResult:
-        """A schedule made by the scheduling passes alone. Raise the error of the program's own
-        compilation if that fails.
+        """Make a schedule with the scheduling passes alone. If the program's own compilation
+        failed, raise its error.
         """
         alone = replace(
             wanted,
@@ -311,7 +314,9 @@ class Session:
 
 
 def _in_background(work: Callable[[], T]) -> Future[T]:
-    """What a function returns that runs in parallel; a process that ends does not wait for it."""
+    """Run a function in parallel, and return its future. The process does not wait for it at
+    exit.
+    """
     found: Future[T] = Future()
 
     def run() -> None:
@@ -325,16 +330,16 @@ def _in_background(work: Callable[[], T]) -> Future[T]:
 
 
 def _finished(value: T) -> Future[T]:
-    """A future that is ready."""
+    """Make a future that is already done."""
     found: Future[T] = Future()
     found.set_result(value)
     return found
 
 
 def same_schedule(one: CompileResult, other: CompileResult) -> bool:
-    """Whether XLA made equal schedules: the scheduler believed the same length and exposed time of
-    every computation, and the memory is the same. Instructions that cost nothing may be in another
-    order. Without that scheduler all instructions must be in the same order.
+    """Whether two schedules are equal: the scheduler estimated the same length and exposed time for
+    every computation, and memory is equal. Instructions without cost may be reordered. If LHS did
+    not run, all instructions must be in the same order.
     """
     memory = [made.memory_bytes or 0 for made in (one, other)]
     ours, theirs = one.believed, other.believed
@@ -348,7 +353,7 @@ def same_schedule(one: CompileResult, other: CompileResult) -> bool:
 
 
 def _are_near(one: Statistics, other: Statistics) -> bool:
-    """Whether the scheduler believed the same length and exposed time, but for rounding."""
+    """Whether the scheduler estimated the same length and exposed time, up to rounding."""
     most = TIME_TIES * max(one.total_cycles, 1.0)
     length_differs = abs(one.total_cycles - other.total_cycles) > most
     exposed = abs(one.total_wasted_cycles - other.total_wasted_cycles)

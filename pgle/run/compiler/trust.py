@@ -44,24 +44,26 @@ class State(Enum):
         """The state in which a program begins.
 
         Args:
-            is_trusted: an earlier program that LHS scheduled was `EQUAL`.
-            is_limited: the user's flags say which passes run; XLA takes only one such list.
+            is_trusted: whether an earlier program that LHS scheduled was `EQUAL`.
+            is_limited: whether the user's flags list the passes to run. XLA takes only one such
+            list.
         """
         return cls.TRUSTED if is_trusted and not is_limited else cls.COMPILING
 
     def after(self, event: Event) -> State:
-        """The next state. Raise `KeyError` for an event that cannot happen in this state."""
+        """Return the next state. Raise `KeyError` if the event cannot happen in this state."""
         return TRANSITIONS[self, event]
 
 
 class Event(Enum):
-    """What moves a program to its next state."""
+    """An event that moves a program to its next state."""
 
     REFUSED = "refused"  # XLA could not stop before scheduling
-    KEPT = "kept"  # the program before scheduling is in a file
-    NOT_KEPT = "not kept"  # it is not, or the scheduling passes cannot run alone
+    KEPT = "kept"  # the program before scheduling was stored
+    # it was not stored, or the scheduling passes cannot run alone
+    NOT_KEPT = "not kept"
     SAME = "same"  # the scheduling passes alone made the schedule of all passes
-    OTHER = "other"  # they failed, or made another one
+    OTHER = "other"  # they failed, or made another schedule
 
 
 TRANSITIONS = {
@@ -74,20 +76,20 @@ TRANSITIONS = {
 
 
 class Trust:
-    """Whether a program of this jaxlib that LHS scheduled was `EQUAL` before."""
+    """Whether an earlier program of this jaxlib that LHS scheduled was `EQUAL`."""
 
     def __init__(self, path: Path | None) -> None:
-        """Read it from a file, whose presence is all that it says; None: trust nothing yet."""
+        """Read it from a file, which only has to exist; None: trust nothing yet."""
         self._path = path
         self.holds = False
-        with suppress(OSError):  # as of a folder that nobody may enter
+        with suppress(OSError):  # the folder may be unreadable
             self.holds = path is not None and path.exists()
 
     def gain(self) -> None:
-        """Trust further programs, in this session and in later ones."""
+        """Trust other programs, in this session and later ones."""
         self.holds = True
         if self._path is not None:
-            with suppress(OSError, UserError):  # as of a cache that cannot be written
+            with suppress(OSError, UserError):  # the cache may not be writable
                 write_files({self._path: ""}, force=True)
 
     def lose(self) -> None:

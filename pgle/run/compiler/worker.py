@@ -1,12 +1,11 @@
-"""XLA's compiler in a process of its own, our end and the other, and what a compilation leaves in
-its dump folder.
+"""XLA's compiler in its own process: our end, the other end, and the dump folder of a compilation.
 
-The process, maybe in another Python than ours, loads XLA's plugin once and forks a child for every
-compilation, which ends at its schedule. Requests and answers are lines of JSON on stdin and stdout.
-XLA reads XLA_FLAGS once in a process and ends it on a bad one, so each compilation has a process of
-its own; this one starts no thread, so that it can fork. A child reads its module if no earlier one
-has. Nothing outlives this process: the children end when it does, and it ends when its stdin is
-closed.
+The process may be another Python than ours. It loads XLA's plugin once, and forks a child for every
+compilation. The child ends when the schedule is written. Requests and answers are lines of JSON on
+stdin and stdout. XLA reads XLA_FLAGS once per process and ends the process on a bad flag, so each
+compilation has its own process. This one starts no thread, so that it can fork. A child reads its
+module unless an earlier child has. The children end when this process ends, and it ends when its
+stdin is closed.
 
 The last part finds modules, schedule, memory and log in the folder, and says why a compilation left
 nothing.
@@ -49,46 +48,46 @@ FOLDING = (
 )
 """The phase in which XLA computes large constants."""
 
-LOG_BYTES = 1 << 20  # of the end of a log that are looked at while a module compiles
+#: bytes at the end of a log that are searched while a module compiles
+LOG_BYTES = 1 << 20
 
-# folder for temporary files of a compilation that may be ended at any time, inside its dump folder
+# folder in the dump folder for a compilation's temporary files, because the compilation may end at
+# any time
 TEMPORARY = ".tmp"
 
 POLL_S = 0.02
 
-# characters of an error; what two threads write to a pipe stays whole up to 4096 bytes
+# most characters of an error: writes of up to 4096 bytes to a pipe are not mixed between threads
 MOST_SAID = 3_000
 
 _SET_DEATH_SIGNAL = 1  # PR_SET_PDEATHSIG of <sys/prctl.h>
 
 OnMessage: TypeAlias = Callable[[Json], None]
-"""Called with each phase of a compilation: ``phase``, ``module``, ``devices``; from the thread that
-reads answers.
+"""Called with each phase of a compilation (``phase``, ``module``, ``devices``), from the thread
+that reads answers.
 """
 
 
 class CompilerProcess:
-    """Our end. The process starts when it is first needed; methods may be called from several
-    threads at once.
+    """Our end. The process starts when it is first needed. Several threads may call its methods at
+    once.
     """
 
     def __init__(self, python: str) -> None:
         self.python = python
-        self.vendor = NVIDIA.name  # whose GPUs it compiles for
-        self.jaxlib = (
-            ""  # the version that compiles; known once the process has started
-        )
+        self.vendor = NVIDIA.name  # the vendor whose GPUs it compiles for
+        self.jaxlib = ""  # version of its jaxlib; known once the process has started
         self.child: subprocess.Popen[bytes] | None = None
         self.waiting: dict[
             int, tuple[OnMessage, Future[Json]]
-        ] = {}  # requests without an answer, by number
+        ] = {}  # open requests, by number
         self.is_closed = False
         self._count = 0
         self._lock = threading.Lock()
         self._errors = tempfile.TemporaryFile()  # noqa: SIM115 (closed by `close`)
 
     def close(self) -> None:
-        """End the process and every compilation that still runs; none begins any more."""
+        """End the process and all running compilations. No new one can start."""
         self.is_closed = True
         child = self.child
         self.child = None
@@ -99,14 +98,16 @@ class CompilerProcess:
         self._errors.close()
 
     def start(self, vendor: str = NVIDIA.name) -> str:
-        """Start it for a vendor's GPUs, unless it runs; the version of its jaxlib."""
+        """Start the process for a vendor's GPUs, unless it runs. Return the version of its
+        jaxlib.
+        """
         with self._lock:
             self.vendor = vendor
             self._started()
             return self.jaxlib
 
     def ask(self, order: Json, on_message: OnMessage) -> Json:
-        """The answer to a request, once it is there; `on_message` hears of its phases before."""
+        """Send a request and wait for the answer. `on_message` gets the phases before."""
         answer: Future[Json] = Future()
         with self._lock:
             child = self._started()
@@ -119,7 +120,7 @@ class CompilerProcess:
                 )
                 child.stdin.flush()
             except OSError:
-                pass  # it has ended; the reading thread says so
+                pass  # the process has ended; the reading thread reports it
         return answer.result()
 
     def _started(self) -> subprocess.Popen[bytes]:
@@ -127,8 +128,8 @@ class CompilerProcess:
             raise UserError("the compiler has been ended", where=self.python)
         if self.child is not None and self.child.poll() is None:
             return self.child
-        # It may be another Python, without pgle: ours comes last on its path, so that nothing is
-        # shadowed.
+        # The process may be another Python without pgle. Our packages come last on its path, so
+        # that they replace none of its own.
         root = str(Path(pgle.__file__).resolve().parent.parent)
         start = (
             f"import sys; sys.path.append({root!r}); from pgle.run.compiler.worker "
@@ -141,7 +142,7 @@ class CompilerProcess:
                 stdout=subprocess.PIPE,
                 stderr=self._errors,
                 env=environment(),
-                # Ctrl-C is for us: the compiler ends with our end of its stdin
+                # The process must not get Ctrl-C. It ends when we close its stdin.
                 start_new_session=True,
             )
         except OSError as error:
@@ -172,10 +173,10 @@ class CompilerProcess:
         return child
 
     def _listen(self, child: subprocess.Popen[bytes], stream: IO[bytes]) -> None:
-        """Hand answers to those who wait for them, until the process ends."""
+        """Pass answers to the waiting threads, until the process ends."""
         for line in stream:
             said = json.loads(line)
-            if said["id"] not in self.waiting:  # it has failed here
+            if said["id"] not in self.waiting:  # the request has already failed here
                 continue
             on_message, answer = self.waiting[said["id"]]
             if "answer" in said:
@@ -186,7 +187,7 @@ class CompilerProcess:
                 on_message(said)
             except (
                 Exception
-            ) as error:  # a full disk; this thread is all that hears of answers
+            ) as error:  # such as a full disk; only this thread receives answers
                 del self.waiting[said["id"]]
                 answer.set_exception(error)
         code = child.wait()
@@ -196,15 +197,17 @@ class CompilerProcess:
 
 
 def environment() -> dict[str, str]:
-    """The compiler's environment: ours without what would change the compilation."""
+    """Return the compiler's environment: ours, without variables that would change the
+    compilation.
+    """
     drop = ("XLA_FLAGS", "TF_CPP_", "TF_XLA_", "JAX_", "LIBTPU_INIT_ARGS", "PGLE_HOOK")
     kept = {key: value for key, value in os.environ.items() if not key.startswith(drop)}
     hidden: dict[str, str] = {}
     for vendor in VENDORS.values():
-        # a GPU that is there is left alone
+        # do not use an existing GPU
         hidden |= dict.fromkeys(vendor.presence.hiding_variables, "")
         if vendor.plugin.skip_check:
-            # Without it the plugin prints a traceback about missing libraries, which a rehearsal
+            # Otherwise the plugin prints a traceback about missing libraries, which a rehearsal
             # does not need.
             hidden[vendor.plugin.skip_check] = "1"
     return (
@@ -214,9 +217,10 @@ def environment() -> dict[str, str]:
             "TF_CPP_MIN_LOG_LEVEL": "0",
             "JAX_PLATFORMS": "cpu",
             "JAX_ENABLE_COMPILATION_CACHE": "false",
-            "OPENBLAS_NUM_THREADS": "1",  # numpy would start threads, and the process is to fork
-            # Pages of 2 MiB where Linux gives them on request (glibc 2.35): XLA's passes follow
-            # pointers through gigabytes.
+            # numpy would start threads, and the process must be able to fork
+            "OPENBLAS_NUM_THREADS": "1",
+            # Use pages of 2 MiB where Linux gives them on request (glibc 2.35), because XLA's
+            # passes follow pointers through gigabytes.
             "GLIBC_TUNABLES": ":".join(
                 filter(None, (kept.get("GLIBC_TUNABLES"), "glibc.malloc.hugetlb=1"))
             ),
@@ -225,7 +229,7 @@ def environment() -> dict[str, str]:
 
 
 class Compilation:
-    """One compilation in a forked child, which ends itself once the schedule is written, before
+    """One compilation in a forked child. The child ends itself when the schedule is written, before
     code generation.
     """
 
@@ -233,9 +237,7 @@ class Compilation:
         self.worker, self.api, self.request = worker, worker.api, request
         self.folder = Path(request["dump_dir"])
         self.began = time.perf_counter()
-        self.about: dict[
-            str, Any
-        ] = {}  # the last phase with a module, then what went wrong
+        self.about: dict[str, Any] = {}  # the last phase with a module, then the error
         self.pipe, outward = Pipe(duplex=False)
         parent = os.getpid()
         self.pid = os.fork()
@@ -247,17 +249,17 @@ class Compilation:
     # In the worker.
 
     def kill(self) -> None:
-        """End it with all that it started."""
+        """End the child, and all that it started."""
         for kill in (
             os.killpg,
             os.kill,
-        ):  # the group is there only once the child has made it
+        ):  # the process group exists only after the child has made it
             with suppress(ProcessLookupError):
                 kill(self.pid, signal.SIGKILL)
         self.answer()
 
     def answer(self) -> Json:
-        """Wait for its end; the answer for the client."""
+        """Wait for the child's end; return the answer for the client."""
         _, status = os.waitpid(self.pid, 0)
         self.pipe.close()
         shutil.rmtree(self.folder / TEMPORARY, ignore_errors=True)
@@ -266,7 +268,7 @@ class Compilation:
         if (name := self.about.get("module")) and self.wanted(name) is not None:
             took_s = (
                 time.perf_counter() - self.began
-            )  # what failed then was code generation
+            )  # the failure came later, in code generation
             return {
                 "module_name": name,
                 "num_devices": self.about["devices"],
@@ -278,7 +280,7 @@ class Compilation:
         return {"crashed": code} if code else {"xla_error": "it ended without a word"}
 
     def wanted(self, name: str) -> Path | None:
-        """The module that the request is for, once XLA has begun to write it."""
+        """Return the name of the requested module, once XLA has begun to write it."""
         if self.request["passes"] == "before scheduling":
             return find_unscheduled(self.folder)
         return find_dump(self.folder, name, SCHEDULED)
@@ -286,17 +288,17 @@ class Compilation:
     # In the child.
 
     def run(self, parent: int) -> NoReturn:
-        """Compile, and end; `pipe` says why if that fails."""
+        """Compile, then end the process. The error goes to `pipe`."""
         ctypes.CDLL(None).prctl(_SET_DEATH_SIGNAL, signal.SIGKILL)
         if os.getppid() != parent:
             os._exit(1)
-        os.setpgid(0, 0)  # ptxas and what else it starts end with it
+        os.setpgid(0, 0)  # so that ptxas and other children end with this process
         resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
         log = os.open(self.folder / LOG, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
         os.dup2(log, 1)
         os.dup2(log, 2)
         (self.folder / TEMPORARY).mkdir(exist_ok=True)
-        os.environ |= {  # before jaxlib does anything: it reads them once
+        os.environ |= {  # jaxlib reads them once, so set them first
             "XLA_FLAGS": self.request["xla_flags"],
             "TMPDIR": str(self.folder / TEMPORARY),
         }
@@ -308,17 +310,17 @@ class Compilation:
             self.pipe.send(
                 {"xla_error": str(error)[:MOST_SAID] or type(error).__name__}
             )
-        finally:  # whatever it was, nothing continues as the worker that was forked
+        finally:  # the child must never continue as the worker
             sys.stderr.flush()
             os._exit(
                 0
-            )  # the plugin's threads need not be joined, and some releases crash while they are
+            )  # exit without joining the plugin's threads: some releases crash there
 
     def program(self) -> Any:
-        """The program in the request's file, read once for all compilations."""
+        """Return the program in the request's file. It is read once for all compilations."""
         path = Path(self.request["module"])
         topology = self.request["topology"]
-        key = path, path.stat().st_mtime_ns  # a module that changes is another
+        key = path, path.stat().st_mtime_ns  # a changed module is another one
         if key not in self.worker.programs:
             self.pipe.send({"phase": "reading"})
             program = self.api.read_program(
@@ -329,7 +331,7 @@ class Compilation:
         return self.worker.programs[key]
 
     def compile(self, program: Any) -> None:
-        """Compile to the end, which `watch` does not wait for."""
+        """Compile to the end; `watch` may end the process earlier."""
         request, needed = self.request, program.num_devices
         topology = request["topology"] or f"1x1x{needed}"
         if 1 < needed != (asked := _devices_in(topology)):
@@ -356,7 +358,7 @@ class Compilation:
         )
 
     def watch(self, program: Any) -> NoReturn:
-        """Say what phase begins, and end all once the wanted files are written."""
+        """Report each phase, and end the process once the wanted files are written."""
         folder, name = self.folder, program.name
         has_begun: dict[str, Callable[[], bool]] = {
             "optimising": lambda: (
@@ -379,11 +381,11 @@ class Compilation:
         raise SystemExit
 
     def may_end(self, name: str) -> bool:
-        """Whether the module, and with it schedule and memory report, are written."""
+        """Whether the module is written, and with it the schedule and the memory report."""
         module = self.wanted(name)
         if module is None or self.request["passes"] == "before scheduling":
             return _are_written(module)
-        # of XLA's threads that dump any may be late
+        # any dumping thread of XLA may be late
         written = [module, *self.folder.glob("*-memory-usage-report.*")]
         suffixes = {path.suffix for path in self.folder.iterdir()}
         if len(written) == 1 and suffixes.isdisjoint(CODE_GENERATION):
@@ -393,7 +395,7 @@ class Compilation:
 
 
 def _are_written(*files: Path | None) -> bool:
-    """Whether this process has written them, and closed them."""
+    """Whether this process has written and closed them."""
     paths = {
         path.resolve() for path in files if path is not None and path.stat().st_size
     }
@@ -407,7 +409,7 @@ def _are_written(*files: Path | None) -> bool:
 
 
 def folds_slowly(log: Path) -> bool:
-    """Whether XLA's log says that folding a constant takes long."""
+    """Whether XLA's log says that constant folding takes long."""
     return log.is_file() and SLOW_FOLDING in log.read_bytes()[-LOG_BYTES:]
 
 
@@ -416,7 +418,7 @@ def _devices_in(topology: str) -> int:
 
 
 class Worker:
-    """Serves one client until it closes our stdin."""
+    """Serves one client until the client closes our stdin."""
 
     def __init__(self, vendor: Vendor) -> None:
         from pgle.run.ask import jax_private
@@ -424,16 +426,17 @@ class Worker:
         self.api = jax_private
         self.jaxlib = ".".join(map(str, jax_private.version()))
         self.plugin = jax_private.Plugin(vendor)
-        from jaxlib import xla_client  # before the first fork, so that no child has to
+        # import before the first fork, so that no child has to
+        from jaxlib import xla_client
 
         del xla_client
         self.answers = os.fdopen(os.dup(1), "w")
-        os.dup2(2, 1)  # XLA may print
+        os.dup2(2, 1)  # keep XLA's prints out of the answers
         self.programs: dict[tuple[Path, int], Any] = {}
         self.children: list[Compilation] = []
 
     def serve(self) -> None:
-        """Take requests until the client closes our stdin, then end what still runs."""
+        """Take requests until the client closes our stdin, then end running compilations."""
         self.say({"jaxlib": self.jaxlib})
         rest = b""
         try:
@@ -455,12 +458,12 @@ class Worker:
                 child.kill()
 
     def say(self, answer: Json) -> None:
-        """One line to the client."""
+        """Send one line to the client."""
         self.answers.write(json.dumps(answer) + "\n")
         self.answers.flush()
 
     def hear(self, child: Compilation) -> None:
-        """Take what a child says: its program, a phase, what went wrong; or that it has ended."""
+        """Handle a child's message: its program, a phase, an error, or its end."""
         try:
             message = child.pipe.recv()
         except (EOFError, OSError):
@@ -487,13 +490,13 @@ def main(vendor: str) -> None:
     worker.serve()
 
 
-LOG = "xla.log"  # of the compiler
+LOG = "xla.log"  # the compiler's log
 SCHEDULED = "gpu_after_optimizations.hlo.pb"
-# the module as it was before scheduling, where that was asked for
+# the module before scheduling, if the request asks for it
 UNSCHEDULED = "before_scheduling.hlo.pb"
-SCHEDULING = "scheduling"  # the phase that begins when XLA has dumped that
+SCHEDULING = "scheduling"  # the phase that begins when XLA has dumped that module
 DUMP_BEFORE_SCHEDULING = "--xla_dump_hlo_pass_re=^fusion-wrapper$"
-"""The flag by which XLA dumps the module as it was before scheduling, and around each pass of that
+"""The flag that makes XLA dump the module before scheduling, and before and after each pass of that
 name.
 """
 _BEFORE_SCHEDULING = "*.pre-scheduling-passes.after_pipeline-start.*.hlo.pb"
@@ -513,8 +516,8 @@ _DYNAMIC = re.compile(
 
 
 def find_dump(folder: Path, name: str, ending: str) -> Path | None:
-    """The dump of module `name`, not of its fusion sub-modules; XLA may trim a trailing ``_`` in
-    file names.
+    """Find the dump of module `name`, not of its fusion sub-modules. XLA may trim a trailing ``_``
+    in file names.
     """
     wanted = tuple(f"{known}." for known in {name, name.rstrip("_")})
     return _newest(
@@ -525,7 +528,7 @@ def find_dump(folder: Path, name: str, ending: str) -> Path | None:
 
 
 def find_schedule(folder: Path, name: str) -> Path | None:
-    """The schedule dump of module `name`; releases through 0.5.0 name it after the entry
+    """Find the schedule dump of module `name`. Releases through 0.5.0 name it after the entry
     computation, ``main.N``.
     """
     dumps = list(folder.glob("*.schedule.*"))
@@ -537,12 +540,12 @@ def find_schedule(folder: Path, name: str) -> Path | None:
 
 
 def find_unscheduled(folder: Path) -> Path | None:
-    """XLA's dump of the module as it was before scheduling (`DUMP_BEFORE_SCHEDULING`)."""
+    """Find XLA's dump of the module before scheduling (`DUMP_BEFORE_SCHEDULING`)."""
     return next(iter(sorted(folder.glob(_BEFORE_SCHEDULING))), None)
 
 
 def keep_unscheduled(folder: Path) -> bool:
-    """Keep the module as it was before scheduling as `UNSCHEDULED`; whether it is there."""
+    """Store the module before scheduling as `UNSCHEDULED`. Return whether it exists."""
     dump = find_unscheduled(folder)
     kept = folder / UNSCHEDULED
     data = (
@@ -554,8 +557,8 @@ def keep_unscheduled(folder: Path) -> bool:
 
 
 def tidy(folder: Path, *, passes: bool) -> None:
-    """Remove dumps that nobody reads, hundreds for a large step, of single `passes` too, and leave
-    no credential.
+    """Remove dumps that nobody reads; a large step has hundreds. With `passes`, also
+    remove the dumps of single passes. Mask credentials in the rest.
     """
     for path in folder.iterdir():
         if path.suffix in CODE_GENERATION or (passes and path.match(_OF_PASSES)):
@@ -564,30 +567,28 @@ def tidy(folder: Path, *, passes: bool) -> None:
 
 
 def mask_configs(folder: Path) -> None:
-    """Leave no credential in what XLA dumps of its flags."""
+    """Mask credentials in XLA's dumps of its flags."""
     for path in folder.glob("*.config.pbtxt"):
         mask_file(path)
 
 
 def is_full(folder: Path) -> bool:
-    """Whether XLA's dumps have no room in a folder any more, which XLA does not say."""
+    """Whether the folder has no room left for XLA's dumps, which XLA does not report."""
     return folder.exists() and shutil.disk_usage(folder).free < FULL_BYTES
 
 
 def _file_system(folder: Path) -> Path:
-    """Where the file system that holds a folder is mounted."""
+    """Return the mount point of the file system that holds a folder."""
     above = (folder.resolve(), *folder.resolve().parents)
     return next(path for path in above if path.is_mount())
 
 
 def check_disk(folder: Path) -> None:
-    """Refuse dumps that XLA may have cut short, of which it says nothing."""
+    """Refuse dumps that XLA may have truncated silently."""
     if is_full(folder):
         raise UserError(
             "no space is left for what XLA dumps",
-            where=_file_system(
-                folder
-            ),  # a folder that an error names stays for its reader
+            where=_file_system(folder),  # keep a folder that the error names
             remedy="free some, or write elsewhere",
         )
     most, _ = resource.getrlimit(resource.RLIMIT_FSIZE)
@@ -604,8 +605,8 @@ def check_disk(folder: Path) -> None:
 
 
 def crash(code: int, log: Path, flags: Sequence[str]) -> UserError:
-    """The error for a compilation that ended without an answer (`code`; negative: a signal): XLA's
-    own line, if there is one.
+    """Make the error for a compilation that ended without an answer, with XLA's own line if there
+    is one. A negative `code` is a signal.
     """
     is_begun = log.is_file()  # the process may end before it opens its log
     text = log.read_text(errors="replace")[-TAIL:] if is_begun else ""
@@ -631,7 +632,9 @@ def crash(code: int, log: Path, flags: Sequence[str]) -> UserError:
 
 
 def refused(answer: str, module: Path, log: Path) -> UserError:
-    """The error for a module that XLA does not compile, by the first line of what XLA answers."""
+    """Make the error for a module that XLA does not compile, from the first line of XLA's
+    answer.
+    """
     line = answer.strip().partition("\n")[0]
     if (dynamic := _DYNAMIC.search(line)) is not None:
         return UserError(
@@ -647,13 +650,13 @@ def refused(answer: str, module: Path, log: Path) -> UserError:
 
 
 def memory_of(dump: Path) -> dict[str, int]:
-    """Device memory of a scheduled module, an HloProto, by XLA's buffer assignment, in bytes of the
-    GPU: argument, output (results that take no argument's place), temp, total (constants too);
-    empty if absent in the dump.
+    """Return the device memory of a scheduled module (HloProto) from XLA's buffer assignment, in
+    bytes. Keys: argument, output (results that do not reuse an argument), temp, total (constants
+    too). Empty if the dump has none.
     """
     from pgle.xla.hlo.proto import (
         buffers_from_bytes,
-    )  # and protobuf, which the worker's Python may lack
+    )  # this also imports protobuf, which the worker's Python may lack
 
     plan = buffers_from_bytes(read_bytes(dump))
     if plan is None:

@@ -11,7 +11,8 @@ from pgle.steps.trackers import EVALUATION, Point, measure_of, number_of
 
 SCALARS = "scalars"  # tensorboard's plugin for metrics
 EMPTY = (
-    ".profile-empty"  # jax's profiler writes one, so that TensorBoard sees its folder
+    # jax's profiler writes such a file, so that TensorBoard sees its folder
+    ".profile-empty"
 )
 
 
@@ -27,7 +28,7 @@ def holds_events(folder: Path) -> bool:
 
 
 def is_of_evaluation(folder: Path) -> bool:
-    """Whether a folder has the events of evaluation, as Keras writes ``validation/``."""
+    """Whether a folder has events of an evaluation, as Keras writes ``validation/``."""
     return (
         folder.name.lower() in EVALUATION and folder.is_dir() and holds_events(folder)
     )
@@ -36,7 +37,7 @@ def is_of_evaluation(folder: Path) -> bool:
 def event_points(path: Path) -> Iterator[Point]:
     """The metrics of an event file, or of all in a folder, as one run.
 
-    A value that says nothing of steps is not decoded.
+    Values that are not about steps are not decoded.
     """
     try:
         from tensorboard.backend.event_processing import plugin_event_accumulator
@@ -49,7 +50,7 @@ def event_points(path: Path) -> Iterator[Point]:
         ) from None
     files = [path] if path.is_file() else sorted(filter(is_event_file, path.iterdir()))
     every = {plugin_event_accumulator.TENSORS: 0}
-    scalars: set[str] = set()  # only a tag's first event has to say what it is
+    scalars: set[str] = set()  # only the first event of a tag names its plugin
     for file in files:
         reader = plugin_event_accumulator.EventAccumulator(str(file), every)
         reader.Reload()
@@ -62,7 +63,7 @@ def event_points(path: Path) -> Iterator[Point]:
                 value = math.nan
                 if is_read:
                     tensor = make_ndarray(event.tensor_proto)
-                    if tensor.size != 1:  # of layers or devices, say
+                    if tensor.size != 1:  # such as one value per layer or device
                         continue
                     number = number_of(tensor.item())
                     value = math.nan if number is None else number

@@ -1,4 +1,4 @@
-"""What a folder holds, and what to type next for it."""
+"""The content of a folder, and what to type next for it."""
 
 from __future__ import annotations
 
@@ -17,13 +17,15 @@ from pgle.run.inputs.next_command import time_written
 from pgle.trace.nsys import SQLITE_MAGIC
 from pgle.xla.hlo.dumps import fingerprint_of
 
-DEPTH = 4  # folders below the first; a profiler's log directory nests its xplanes three deep
-MOST = 5000  # entries that are looked at: an answer at once, also in a home directory
-HEAD_BYTES = 1 << 15  # of a file whose name does not say what it is
+#: levels below the folder; a profiler's log directory nests its xplanes three deep
+DEPTH = 4
+#: most entries that are examined, so that even a home directory is answered at once
+MOST = 5000
+HEAD_BYTES = 1 << 15  # bytes read from a file whose name does not tell its kind
 
 RUN = "run directory"
 PROGRAM = "JAX program"
-# dumps of the CPU compiler, and of programs as XLA first saw them
+# dumps of the CPU compiler, and of programs before XLA's passes
 UNSCHEDULED = "HLO not of a GPU yet"
 DUMP = "HLO dump"
 
@@ -34,12 +36,13 @@ class FileKind:
 
     name: str  # what they are, in words
     files: str  # pattern of the names
-    # one of them is in the first `HEAD_BYTES`; none: the name is enough
+    # one of these words is in the first `HEAD_BYTES`; none: the name is enough
     heads: tuple[bytes, ...] = ()
-    whole: bool = False  # the folder is one thing, whatever else is in it
-    sidecar: bool = False  # the head may be that of the file's sidecar instead
-    at_top: bool = False  # in folders below they are parts of something else
-    # of the command, without the path; none: `_commands` knows
+    whole: bool = False  # the whole folder is one thing, whatever else it contains
+    sidecar: bool = False  # the words may also be in the file's sidecar
+    #: only in the folder itself; deeper files are parts of something else
+    at_top: bool = False
+    # words of the command, without the path; none: `_commands` decides
     words: tuple[str, ...] = ()
 
 
@@ -52,7 +55,7 @@ _KINDS = (
         whole=True,
         words=("report",),
     ),
-    FileKind(  # a binary profile is known by its sidecar
+    FileKind(  # a binary profile is recognized by its sidecar
         "cost profile",
         r"(?!.*\.(xplane|hlo)\.pb$).*\.(pbtxt|pb)",
         (b"costs", b'"modules"'),
@@ -85,33 +88,31 @@ _KINDS = (
         words=("rehearse", "--devices", "8", "--", "python"),
     ),
 )
-"""Kinds that say most come first; of a file the first that fits."""
+"""Kinds of files, the most informative first. The first kind that matches a file counts."""
 
 
 @dataclass(frozen=True, slots=True)
 class Sight:
-    """The files of one kind that a folder holds, and what to do with them."""
+    """The files of one kind in a folder, and what to do with them."""
 
     kind: str  # what they are, in words
-    # where, newest first; started programs before imported ones
+    # paths, newest first; programs that were run come before imported ones
     paths: tuple[Path, ...]
-    # what to type for the newest; of a run directory its own facts decide
+    # what to type for the newest; for a run directory its own facts decide
     commands: tuple[Next, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class FolderContents:
-    """What a folder holds, the kinds that say most first."""
+    """The content of a folder, the most informative kinds first."""
 
-    folder: Path  # that was looked at
+    folder: Path  # the examined folder
     sights: tuple[Sight, ...]  # one of each kind that is there
-    complete: bool  # False where the folder holds more than was looked at
+    complete: bool  # whether the whole folder was examined
 
 
 def contents_of(folder: Path) -> FolderContents:
-    """Look at the names in a folder, and if a name does not suffice, at the first bytes of the
-    file.
-    """
+    """Examine the names in a folder. If a name does not suffice, read the file's first bytes."""
     found: dict[str, dict[Path, None]] = {kind.name: {} for kind in _KINDS}
     entries = list(islice(_entries(folder), MOST))
     seen = len(entries)
@@ -142,8 +143,8 @@ def contents_of(folder: Path) -> FolderContents:
 def _commands(
     kind: str, words: Sequence[str], path: Path, dumps: Sequence[Path]
 ) -> tuple[Next, ...]:
-    """What to type for a path of a kind; a trace is read with the HLO dump of the folder, if there
-    is only one.
+    """Return what to type for a path of a kind. A trace is read with the folder's HLO dump, if
+    there is only one.
     """
     if words:
         return (Next.of(*words, path),)
@@ -155,12 +156,12 @@ def _commands(
 
 
 def dump_near(folder: Path, modules: Mapping[str, Collection[str]]) -> Path | None:
-    """The folder below this one with the HLO dump of one of these modules, given by name with known
-    fingerprints.
+    """Find the folder below this one with the HLO dump of one of these modules, given by name with
+    known fingerprints.
 
-    Of several folders with a module of that name it is the first with its fingerprint. If all have
-    the same, it is not asked, since other modes change it. None if absent, or if no folder is known
-    to be the right one.
+    If several folders have a module of that name, take the first with a known fingerprint. If all
+    fingerprints are equal, they are not compared, because other modes change them. None if absent
+    or ambiguous.
     """
     dumps = dict.fromkeys(
         path for path, kind in islice(_entries(folder), MOST) if kind == DUMP
@@ -181,12 +182,12 @@ def dump_near(folder: Path, modules: Mapping[str, Collection[str]]) -> Path | No
     known = [path for path in found if wanted & prints[path]]
     is_one = all(
         here == prints[found[0]] for here in prints.values()
-    )  # ranks of one job
+    )  # the dumps of one job's ranks
     return next(iter(known or (found if is_one else ())), None)
 
 
 def _fingerprint(dump: Path) -> str:
-    """That of a final module; empty where it has none or cannot be read."""
+    """Return the fingerprint of a final module; empty if it has none or cannot be read."""
     try:
         return fingerprint_of(dump) if "after_optimizations" in dump.name else ""
     except UserError:
@@ -194,7 +195,9 @@ def _fingerprint(dump: Path) -> str:
 
 
 def _whole_kind(folder: Path, files: Sequence[str]) -> FileKind | None:
-    """The kind that a folder is as a whole, by the names of its files; None: it is none."""
+    """Return the kind of a folder as a whole, from the names of its files; None if it is not such a
+    folder.
+    """
     for kind in _KINDS:
         if kind.whole and any(_is_of(kind, folder / name) for name in files):
             return kind
@@ -202,10 +205,9 @@ def _whole_kind(folder: Path, files: Sequence[str]) -> FileKind | None:
 
 
 def _entries(folder: Path) -> Iterator[tuple[Path, str]]:
-    """Each folder and file with the thing that it belongs to and its kind, empty if it is of none.
+    """Yield each folder and file, the thing that it belongs to, and its kind (empty if none).
 
-    Links to folders are followed, after the other folders; none is entered twice, so that no loop
-    is endless.
+    Links to folders are followed last, and no folder is entered twice, so loops end.
     """
     entered: set[str] = set()
     for here, folders, files in os.walk(folder, followlinks=True):
@@ -245,7 +247,9 @@ def _is_of(kind: FileKind, path: Path) -> bool:
 
 
 def _thing(path: Path, kind: str) -> Path:
-    """What a file is a part of: of a dump, or of LOGDIR/plugins/profile/TIME/HOST.xplane.pb."""
+    """Return what a file is part of: a dump, or LOGDIR of
+    LOGDIR/plugins/profile/TIME/HOST.xplane.pb.
+    """
     if kind in (DUMP, UNSCHEDULED):
         return path.parent
     return (

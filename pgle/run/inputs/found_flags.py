@@ -1,4 +1,4 @@
-"""What a search for flags left in a run directory, and the command that follows from it."""
+"""The flags that a search found in a run directory, and the command that follows."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from pgle.next import Next
 from pgle.run.directory.directory import COMPARED, STORED, RunDirectory, free
 from pgle.run.inputs.next_command import launch_of, time_written
 
-FLAGS = "flags.txt"  # what a search found, in its folder
+FLAGS = "flags.txt"  # file with the flags that a search found, in its folder
 
 
 def search_of(run: RunDirectory) -> Search:
-    """What a search for flags in a run has shown. Flags that it found count as measured once the
-    run that has them is whole.
+    """Return the result of a search for flags in a run. Flags that it found count as measured once
+    the run that has them is whole.
     """
     if run.judged_flags.exists():
         return Search.IN_VAIN
@@ -26,19 +26,21 @@ def search_of(run: RunDirectory) -> Search:
 
 
 def _found_flags(run: RunDirectory) -> Path | None:
-    """The file of flags that the last search in a run found; None if none found any."""
+    """Return the file of flags from the last search in a run; None if none was found."""
     found = [path.parent / FLAGS for path in run.path.glob(f"tuned*/{STORED}")]
     files = [path for path in found if path.exists()]
     return max(files, key=time_written, default=None)
 
 
 def _tuned_folder(run: RunDirectory) -> Path:
-    """Where a run is made with the flags that a search found."""
+    """Return the folder for a run with the flags that a search found."""
     return run.path.with_name(f"{run.path.name}-tuned")
 
 
 def tuned_run(run: RunDirectory) -> Next | None:
-    """The run of all stages with the flags that a search in a run found; None if it found none."""
+    """Return the command that runs all stages with the flags that a search found; None if it found
+    none.
+    """
     flags = _found_flags(run)
     if flags is None:
         return None
@@ -46,7 +48,9 @@ def tuned_run(run: RunDirectory) -> Next | None:
 
 
 def tune(run: RunDirectory) -> Next | None:
-    """The search for flags by what was measured in a run; None if it found nothing better."""
+    """Return the command that searches for flags with the measurements of a run; None if a search
+    found nothing better.
+    """
     if search_of(run) is Search.IN_VAIN:
         return None
     return Next.of("tune", run.path, "-o", free(run.path / "tuned"))

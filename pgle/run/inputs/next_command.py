@@ -1,4 +1,4 @@
-"""What to type next, by the files in a run directory.
+"""What to type next, according to the files in a run directory.
 
 Each command can be typed unchanged: it has the program's own words and the options of the earlier
 stages.
@@ -30,7 +30,7 @@ from pgle.run.directory.rounds import PAIRS, abba_words, are_whole
 from pgle.run.process.flags import user_flags
 from pgle.xla.flags.text import Flag, format_flags, parse_flags
 
-ON_GPU = "jax"  # the profiler that every GPU has; without a GPU it is refused
+ON_GPU = "jax"  # the profiler that every GPU has; refused without a GPU
 UNKNOWN = ("COMMAND",)  # placeholder for an unknown program
 
 _OPTIONS: Mapping[str, object] = {
@@ -41,31 +41,33 @@ _OPTIONS: Mapping[str, object] = {
 _OF_PROFILING = {
     item.name: item.default for item in (*declared(InMode), *declared(Windowed))
 }
-"""Options of all stages and of stages that profile, with the default, which is not repeated."""
+"""Options of all stages, and of stages that profile, with their defaults, which commands leave
+out.
+"""
 
 
 @dataclass(frozen=True)
 class ProgramLaunch:
-    """How a program is run by pgle."""
+    """How pgle runs a program."""
 
-    words: tuple[str, ...] = UNKNOWN  # of its command line
-    options: tuple[str, ...] = ()  # of every command of pgle that starts programs
+    words: tuple[str, ...] = UNKNOWN  # words of the program's command line
+    options: tuple[str, ...] = ()  # options of every pgle command that starts programs
     profiling: tuple[str, ...] = ()  # options of commands that profile it
-    capture: str = ""  # the profiler; empty: left to the machine
+    capture: str = ""  # the profiler; empty: pgle chooses
     run: RunDirectory | None = (
-        None  # the run directory in which it was measured; None: it was not yet
+        None  # the run directory with its measurements; None: not measured yet
     )
     bounds: tuple[str, ...] = ()  # options of commands that judge its profile
 
     def with_flags(self, flags: Sequence[str]) -> ProgramLaunch:
-        """The same with more XLA flags."""
+        """Return this launch with more XLA flags."""
         return replace(
             self, options=(*self.options, *(f"--flag={flag}" for flag in flags))
         )
 
     def on_gpus(self) -> ProgramLaunch:
-        """The same where there are GPUs: a workload of pgle that was only compiled has to run
-        there.
+        """Return this launch for a machine with GPUs. A workload of pgle that was only compiled
+        must run there.
         """
         ours = "pgle.workloads" in self.words
         words = tuple(
@@ -74,7 +76,9 @@ class ProgramLaunch:
         return replace(self, words=words, capture=ON_GPU)
 
     def line(self, command: str, run_dir: Path, *more: object) -> Next:
-        """``pgle run``, ``profile`` or ``perf`` of the program into a run directory."""
+        """The command ``pgle run``, ``profile`` or ``perf`` for the program, with a run
+        directory.
+        """
         capture = ("--capture", self.capture) if self.capture else ()
         profiling = () if command == "perf" else self.profiling
         bounds = self.bounds if command in ("run", "perf") else ()
@@ -90,8 +94,8 @@ class ProgramLaunch:
 
 
 def launch_of(run: RunDirectory) -> ProgramLaunch:
-    """How the program of a run directory was run; what its profile stage was asked for says
-    most.
+    """Return how the program of a run directory was run, mainly from the request of its profile
+    stage.
     """
     asked = _asked(run)
     if not asked:
@@ -114,12 +118,12 @@ def launch_of(run: RunDirectory) -> ProgramLaunch:
 
 
 def bound_words(run: RunDirectory) -> tuple[str, ...]:
-    """The options that ask for what a profile must cover there; none for the default."""
+    """Return the options for the coverage that a profile must reach; none for the default."""
     return tuple(kept_bounds(run.path).next_words(Bounded))
 
 
 def _words(asked: Json, defaults: Mapping[str, object]) -> list[str]:
-    """The options that do not have their default."""
+    """Return the options that differ from their defaults."""
     words = []
     for name, default in defaults.items():
         if asked.get(name, default) != default:
@@ -128,8 +132,8 @@ def _words(asked: Json, defaults: Mapping[str, object]) -> list[str]:
 
 
 def stage_left(run: RunDirectory) -> Next | None:
-    """The command of what is missing or out of date: a stage or the comparison; None if
-    nothing.
+    """Return the command for what is missing or out of date, a stage or the comparison; None if
+    nothing is.
     """
     baseline, perf = (run.stage(name).path for name in COMPARED)
     profile = run.found_profile
@@ -153,7 +157,9 @@ def stage_left(run: RunDirectory) -> Next | None:
 
 
 def both_stages(run: RunDirectory) -> Next | None:
-    """The command that explains why a step got longer; None if a stage left nothing to read."""
+    """Return the command that explains why a step got longer; None if a stage left nothing
+    readable.
+    """
     baseline, perf = (run.stage(name) for name in COMPARED)
     if not all(stage.traces() or stage.dumps() for stage in (baseline, perf)):
         return None
@@ -161,8 +167,8 @@ def both_stages(run: RunDirectory) -> Next | None:
 
 
 def more_runs(run: RunDirectory) -> Next:
-    """Pairs of runs of a program, without and with the profile of its run directory; those that
-    were begun are continued.
+    """Return the command for pairs of runs, without and with the run directory's profile. Begun
+    pairs are continued.
     """
     flags = format_flags(_flags(_asked(run)))
     profile = run.found_profile or run.profile
@@ -175,7 +181,9 @@ def more_runs(run: RunDirectory) -> Next:
 
 
 def pairs_of(run: RunDirectory) -> Path | None:
-    """The newest folder of pairs of runs that is newer than the performance run; None if none."""
+    """Return the newest folder with pairs of runs that is newer than the performance run; None if
+    there is none.
+    """
     steps = run.stage("perf").rank().log
     found = [
         path
@@ -186,17 +194,17 @@ def pairs_of(run: RunDirectory) -> Path | None:
 
 
 def by_every_rank(run: RunDirectory) -> bool:
-    """Whether every rank of a job ran pgle, so that the next command is for a launcher too."""
+    """Whether every rank of a job ran pgle. Then the next command needs a launcher too."""
     return any(record.ranks > 1 for record in _manifest(run).stages)
 
 
 def _written_before(path: Path, other: Path) -> bool:
-    """Whether a file was last written before another; one that is not there is not."""
+    """Whether a file was last written before another; false if it does not exist."""
     return 0 < time_written(path) < time_written(other)
 
 
 def _asked(run: RunDirectory) -> Json:
-    """What the stages of a run were asked for; the profile stage says most."""
+    """Return the options that the stages of a run got, mainly from the profile stage."""
     manifest = _manifest(run)
     records = (manifest.last(name) for name in ("profile", *COMPARED, "capture"))
     for record in filter(None, records):
@@ -206,7 +214,9 @@ def _asked(run: RunDirectory) -> Json:
 
 
 def _flags(asked: Json) -> list[Flag]:
-    """The flags that are not in the environment, where the next command has them too."""
+    """Return the flags that are not in the environment, so that the next command must repeat
+    them.
+    """
     if not asked.get("XLA_FLAGS"):
         return []
     here: tuple[Flag, ...] = ()
@@ -216,7 +226,7 @@ def _flags(asked: Json) -> list[Flag]:
 
 
 def _manifest(run: RunDirectory) -> Manifest:
-    """The records; none where they cannot be read, which the next command says."""
+    """Return the records; none if they are unreadable, which the next command will report."""
     try:
         return read_manifest(run.path)
     except UserError:
@@ -224,7 +234,7 @@ def _manifest(run: RunDirectory) -> Manifest:
 
 
 def time_written(path: Path) -> float:
-    """When a file was last written, in seconds since 1970; 0 if it is not there."""
+    """Return when a file was last written, in seconds since 1970; 0 if it does not exist."""
     try:
         return path.stat().st_mtime
     except OSError:

@@ -1,4 +1,4 @@
-"""Which of the schedules in the folder of an answer is the step as it is now."""
+"""Choose the schedule of the present step in the folder of an answer."""
 
 from __future__ import annotations
 
@@ -6,21 +6,23 @@ from pgle.files import AnyPath
 from pgle.run.directory.directory import STORED
 
 PLACES = (STORED, f"rehearsal/{STORED}")
-"""Where `rehearse` and `tune` leave the page of their folder."""
+"""Where `rehearse` and `tune` write the page of their folder."""
 
 _NOW = ("default", "baseline", "all-passes")
-"""Folders of the schedule that the user's flags make: the first that is there is the answer's."""
+"""Folders of the schedule compiled with the user's flags. The first that exists counts."""
 
 
 def page_of_answer(path: AnyPath) -> AnyPath | None:
-    """The page in the folder of a rehearsal or of a search; None if a path is no such folder."""
+    """Return the page in the folder of a rehearsal or search; None if the path is not such a
+    folder.
+    """
     pages = (path / place for place in PLACES)
     return next((page for page in pages if page.is_file()), None)
 
 
 def schedule_now(path: AnyPath) -> AnyPath:
-    """The folder of the step as it is now, if a path is the folder of a rehearsal or of a search.
-    All else that these compiled is compared with that step. Of another path the path itself.
+    """Return the folder of the present step, if a path is the folder of a rehearsal or search; else
+    the path. Other schedules in such a folder are only alternatives.
     """
     page = page_of_answer(path)
     folders = [page.parent / name for name in _NOW] if page is not None else []

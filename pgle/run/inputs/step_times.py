@@ -60,8 +60,8 @@ EVENTS = "events"  # the format of TensorBoard's files
 def read_side(
     label: str, paths: Sequence[str], *, rules: Rules, pattern: str | None = None
 ) -> Side:
-    """The runs of one side, steady steps chosen; `paths` as of `read_runs`, `pattern`: for console
-    logs.
+    """Read the runs of one side, and choose steady steps. `paths` as in `read_runs`; `pattern` is
+    for console logs.
     """
     runs = _runs_of(paths, pattern)
     if not runs:
@@ -76,7 +76,7 @@ def _runs_of(paths: Iterable[str], pattern: str | None) -> list[Series]:
 
 
 def read_runs(path: str, *, pattern: str | None = None) -> list[Series]:
-    """The runs that a path names.
+    """Read the runs that a path names.
 
     A run directory is one run (of its ranks the slowest, step by step); a directory of runs, one
     each; a glob pattern, the runs of each match in order of name.
@@ -155,17 +155,16 @@ def _read_directory(folder: Path, pattern: str | None) -> list[Series]:
 
 
 def _read_run(path: Path, pattern: str | None) -> Series:
-    """One run of a directory of runs: a file, or a run directory."""
+    """Read one run of a directory of runs: a file, or a run directory."""
     if path.is_dir():
         return _read_directory(path, pattern)[0]
     return _read_file(path, pattern)
 
 
 def _about(folder: Path) -> dict[str, str]:
-    """Place, date, versions and commit of a stage of a run directory, as its manifest has them.
+    """Return place, date, versions and commit of a stage, from its run directory's manifest.
 
-    Hosts and GPUs are hashed: they tell two runs apart, and a page that is passed on names no
-    machine.
+    Hosts and GPUs are hashed, so that runs can be told apart, but shared pages name no machine.
     """
     records: Sequence[StageRecord] = ()
     with suppress(UserError):
@@ -201,7 +200,7 @@ def _about(folder: Path) -> dict[str, str]:
 
 
 def _modelled_us(folder: Path) -> tuple[float, ...]:
-    """What a simulated stage of a run directory was predicted to take, as its manifest has it."""
+    """Return the predicted step of a simulated stage, in µs, from the run directory's manifest."""
     with suppress(UserError):
         for record in read_manifest(folder.parent).of(folder.name):
             return record.modelled_us
@@ -209,7 +208,7 @@ def _modelled_us(folder: Path) -> tuple[float, ...]:
 
 
 def _hashed(parts: Iterable[str]) -> str:
-    """One short hash of what the ranks of a run had, whichever rank had it."""
+    """Hash the values of all ranks, in any order."""
     return hashlib.sha256(
         "\n".join(sorted(parts)).encode(errors="backslashreplace")
     ).hexdigest()[:12]
@@ -225,7 +224,7 @@ def _is_run(path: Path) -> bool:
 
 
 def _suffix(path: Path) -> str:
-    """The suffix that says the format, under one of compression."""
+    """Return the suffix that tells the format, without a suffix of compression."""
     name = path.with_suffix("") if path.suffix in (".gz", ".xz") else path
     return name.suffix.lower()
 
@@ -248,7 +247,7 @@ def _read_file(path: Path, pattern: str | None) -> Series:
     if suffix in (*TABLES, *JSON_LINES) and lines.has_more_than(MOST_STEPS):
         check_count(
             str(path), MOST_STEPS + 1
-        )  # before hours of it are parsed: each line is a step
+        )  # check this before parsing for hours: each line is a step
     if suffix in TABLES:
         series = read_csv(lines, str(path))
     elif suffix in JSON_LINES or (pattern is None and first.lstrip().startswith("{")):
@@ -275,7 +274,7 @@ def _holds_trace(folder: Path) -> bool:
 
 
 def _read_events(path: Path) -> Series:
-    """The run in an event file, or in those of a folder."""
+    """Read the run in an event file, or in a folder of them."""
     return once_per_step(read_points(event_points(path), str(path), EVENTS))
 
 
@@ -286,13 +285,15 @@ def _read_trace(path: Path) -> Series:
 
 
 STEP_WORDS = (b"step", b"iter", b"batch", b"epoch")
-"""One of these, in small or capital letters, is in every line that names a step or its time."""
+"""Every line that names a step or its time contains one of these words, in small or capital
+letters.
+"""
 
-MAX_LINES = 1_000_000  # step lines remembered with their times
+MAX_LINES = 1_000_000  # most step lines remembered with their times
 
 
 class StepLine(NamedTuple):
-    """A line that names a step: its number, and when it came, in seconds since the epoch."""
+    """A line of output with a step number, and its time in seconds since the epoch."""
 
     step: int
     at: float
@@ -314,10 +315,10 @@ class StepLines:
 def console_records(
     log: Iterable[str], lines: Sequence[StepLine], facts: HookFacts
 ) -> list[Json]:
-    """Records for a steps file: the times that the program printed in its log, else those between
+    """Make records for a steps file: times that the program printed in its log, else times between
     its step lines.
 
-    The facts of the hook say when the trace was open, and when something was compiled.
+    The hook's facts say when the trace was open and when modules were compiled.
     """
     spans = {line.step: (before.at, line.at) for before, line in pairwise(lines)}
     times = _printed(log)
@@ -337,12 +338,14 @@ def console_records(
 
 
 def _printed(log: Iterable[str]) -> list[tuple[int, float]]:
-    """Step numbers and seconds that the program printed; none where a bar shows smoothed rates."""
+    """Return step numbers and seconds that the program printed; none if a progress bar shows
+    smoothed rates.
+    """
     try:
         series = read_console(log, "output")
     except UserError:
         return []
-    if series.format == "tqdm":  # nothing in a steps file would say that they are
+    if series.format == "tqdm":  # a steps file could not mark them as smoothed
         return []
     return list(zip(series.step.tolist(), series.step_time_s.tolist(), strict=True))
 
@@ -353,8 +356,8 @@ def write_steps(path: Path, records: Iterable[Json]) -> None:
 
 
 def _between(lines: Sequence[StepLine]) -> list[tuple[int, float]]:
-    """Time from line to line, per step where a program names every tenth step only; a number twice
-    is one step.
+    """Return the time from line to line, divided by the number of steps if the program does not
+    print each step. Repeated numbers count once.
     """
     pairs = [
         (before, line) for before, line in pairwise(lines) if line.step > before.step

@@ -1,4 +1,4 @@
-"""Traces on disk: what kind of thing a path is, and reading several of them as one Trace."""
+"""Traces on disk: recognize a path, and read several traces as one Trace."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ EXPORT_SUFFIXES = (".sqlite", ".db")
 
 PARALLEL_BYTES = (
     64 << 20
-)  # inputs from which on other processes read them faster than they start
+)  # bytes of inputs from which several processes read faster than one
 
 
 def read_traces(
@@ -40,13 +40,13 @@ def read_traces(
     where: str = PROCESSES,
     progress: Progress | None = None,
 ) -> Trace:
-    """The activities of all inputs as one table; large inputs are read by several processes.
+    """Read the activities of all inputs as one table. Several processes read large inputs.
 
     Args:
         paths: nsys reports, exports, xplane files, profiler log directories or run directories.
-            One that is given twice counts once.
-        where: of the `workers` that read several.
-        progress: gets inputs read and inputs.
+            Duplicates count once.
+        where: place of the `workers` that read several inputs.
+        progress: gets (inputs read, all inputs).
     """
     from pgle.trace.table import combine, without_repeats
 
@@ -69,8 +69,8 @@ def read_traces(
 def _read_by_workers(
     files: Sequence[AnyPath], where: str, progress: Progress | None
 ) -> list[Trace]:
-    """The traces in the order of their files."""
-    # what starts processes is loaded only to start some
+    """Read the traces with workers, in the order of their files."""
+    # import the code that starts processes only if it is needed
     from pgle.run.process.on_worker import Seen
     from pgle.run.process.workers import workers
 
@@ -80,10 +80,10 @@ def _read_by_workers(
 
 
 def _files_of(path: AnyPath) -> list[AnyPath]:
-    """The traces that a path names: itself, a run directory's, or the nsys reports in a directory,
-    as ranks of one job.
+    """Return the traces that a path names: itself, a run directory's, or a directory's nsys
+    reports, as ranks of one job.
 
-    An export counts for its report.
+    If a report has an export, the export is used.
     """
     if not isinstance(path, Path) or not path.is_dir():
         return [path]
@@ -108,12 +108,12 @@ def _files_of(path: AnyPath) -> list[AnyPath]:
 
 
 def _identity(file: AnyPath) -> str:
-    """The same text for two names of one file: links, ``./a`` and ``a``."""
+    """Return a text that is equal for two names of one file: links, ``./a`` and ``a``."""
     return os.path.realpath(file) if isinstance(file, Path) else str(file)
 
 
 def _is_long(files: Sequence[AnyPath]) -> bool:
-    """Whether reading takes longer than processes take to start; nsys takes seconds to export the
+    """Whether reading takes longer than starting processes. nsys needs seconds to export even the
     smallest report.
     """
     size_bytes = sum(map(_size_bytes, chain.from_iterable(map(_parts, files))))
@@ -123,7 +123,7 @@ def _is_long(files: Sequence[AnyPath]) -> bool:
 
 
 def _parts(file: AnyPath) -> Iterator[AnyPath]:
-    """The files of a folder, or the file itself."""
+    """Return the files of a folder, or the file itself."""
     parts: Iterable[AnyPath] = file.rglob("*") if file.is_dir() else [file]
     return (part for part in parts if part.is_file())
 
@@ -135,7 +135,7 @@ def _size_bytes(file: AnyPath) -> int:
 def _counted(
     read: Iterable[tuple[int, Trace]], count: int, progress: Progress | None
 ) -> list[Trace]:
-    """The traces in the order of their places."""
+    """Yield the traces in their order, and report progress."""
     traces: dict[int, Trace] = {}
     for place, trace in read:
         traces[place] = trace
@@ -145,8 +145,8 @@ def _counted(
 
 
 def _read(path: AnyPath, progress: Progress | None = None) -> Trace:
-    """A trace, by the reader of its kind; a report of nsys by way of an export, which is removed
-    again.
+    """Read a trace with the reader of its kind. A report of nsys is exported first, and the export
+    is deleted.
     """
     if not path.exists():
         where = path if str(path).strip() else repr(str(path))
@@ -174,8 +174,8 @@ def _is_report(path: Path) -> bool:
 
 
 def _read_export(path: AnyPath, progress: Progress | None) -> Trace:
-    """An export of nsys, an xplane, or a log directory of the JAX profiler, of which the newest run
-    counts.
+    """Read an export of nsys, an xplane, or the newest run in a log directory of the JAX
+    profiler.
     """
     if path.is_dir():
         return _read_directory(path, progress)
@@ -229,14 +229,14 @@ def _read_directory(path: AnyPath, progress: Progress | None) -> Trace:
 
 
 ONE_START_S = 60.0
-"""Hosts of one job start the profiler within so many seconds; each names the directory after its
-own clock.
+"""Hosts of one job start the profiler within this many seconds. Each host names the directory by
+its own clock.
 """
 
 
 def _other_runs(path: AnyPath, runs: Sequence[Sequence[AnyPath]]) -> tuple[str, ...]:
-    """That only the newest run is taken; and which one before it may be other hosts of the same
-    job.
+    """Warn that only the newest run is read, and name an earlier run that may be from other hosts
+    of the same job.
     """
     newest, before, *_ = runs
     name = newest[0].parent.name
@@ -254,8 +254,8 @@ def _other_runs(path: AnyPath, runs: Sequence[Sequence[AnyPath]]) -> tuple[str, 
 
 
 def seconds_between(one: str, other: str) -> float | None:
-    """Between two runs by their names, ``2026_11_28_07_06_55``, as JAX writes them; None for other
-    names.
+    """Return the seconds between two runs, from names such as ``2026_11_28_07_06_55``, which JAX
+    writes; None for other names.
     """
     try:
         begun = [datetime.strptime(name, "%Y_%m_%d_%H_%M_%S") for name in (one, other)]
@@ -270,7 +270,7 @@ def run_dirs(paths: Sequence[AnyPath]) -> list[RunDirectory]:
 
 
 def is_trace(path: AnyPath) -> bool:
-    """Whether a path holds traces; else it can only be a profile, or nothing."""
+    """Whether a path holds traces. Otherwise it can only be a profile, or nothing."""
     if path.is_dir():
         profiles = (
             item
@@ -288,7 +288,9 @@ def is_trace(path: AnyPath) -> bool:
 
 
 def convert_command(path: AnyPath) -> Next:
-    """The command that makes a profile of a trace: a run directory and an xplane hold their HLO."""
+    """Return the command that makes a profile of a trace. Run directories and xplanes contain their
+    HLO.
+    """
     if is_run_dir(path):
         return Next.of("convert", path)
     is_nsys = path.suffix in (*EXPORT_SUFFIXES, *REPORT_SUFFIXES)

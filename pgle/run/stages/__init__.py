@@ -1,1 +1,1 @@
-"""The stages of an experiment: for real or on the simulated GPU, alone or all in order."""
+"""The stages of an experiment, on GPUs or on the simulated GPU, alone or all in order."""

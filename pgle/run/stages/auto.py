@@ -1,4 +1,4 @@
-"""`pgle auto`: JAX's own AutoPGLE on a command, what it did, and the hand-over of its result to
+"""`pgle auto`: run a command with JAX's own AutoPGLE, report what it did, and trace the result with
 nsys.
 
 AutoPGLE traces the first runs of every jitted function, then compiles it again with the costs. It
@@ -30,7 +30,7 @@ from pgle.xla.flags.catalogue import release
 from pgle.xla.log.messages import AUTO_PGLE, EMPTY_TRACE, PGLE_CACHE_WRITE
 from pgle.xla.log.verdict import ModuleVerdict
 
-FIRST_HANDOVER = (0, 5, 1)  # of jax with JAX_COMPILATION_CACHE_EXPECT_PGLE
+FIRST_HANDOVER = (0, 5, 1)  # first jax with JAX_COMPILATION_CACHE_EXPECT_PGLE
 
 Outcome = Literal[
     "recompiled",
@@ -45,33 +45,33 @@ Outcome = Literal[
 
 @dataclass(frozen=True)
 class AutoResult:
-    """What AutoPGLE did."""
+    """The results of AutoPGLE."""
 
     stage: StageResult  # the run
     cache: Path  # the folder of the compiled programs
-    # ``recompiled`` or ``loaded`` (from the cache) where it did its work; else why it did not
+    # ``recompiled`` or ``loaded`` (from the cache) if it worked; else why not
     outcome: Outcome
-    why: str  # in words, with what to do
+    why: str  # the outcome in words, with what to do
     # modules compiled again with costs, and the bytes of the costs
     recompiled: Mapping[str, int]
-    # modules that came from the cache as an earlier run had optimised them
+    # modules that came from the cache and that an earlier run had optimized
     loaded: tuple[str, ...] = ()
-    # what XLA's log says of the main module; None where it says nothing
+    # what XLA's log says about the main module; None if nothing
     verdict: ModuleVerdict | None = None
-    # the run under nsys; None where not asked for or not possible
+    # the run under nsys; None if it was not asked for or not possible
     handover: StageResult | None = None
-    handed_over: tuple[str, ...] = ()  # modules that it took from the cache
-    traces: tuple[Path, ...] = ()  # of the run under nsys
+    handed_over: tuple[str, ...] = ()  # modules that the nsys run took from the cache
+    traces: tuple[Path, ...] = ()  # traces of the nsys run
     warnings: tuple[str, ...] = ()  # one line each
 
     @property
     def worked(self) -> bool:
-        """Whether AutoPGLE did its work, now or in an earlier run."""
+        """Whether AutoPGLE worked, in this run or an earlier one."""
         return self.outcome in ("recompiled", "loaded")
 
     @property
     def good(self) -> bool:
-        """Whether AutoPGLE did its work, and where asked for, handed it over."""
+        """Whether AutoPGLE worked, and, if asked for, nsys traced the result."""
         return self.worked and (self.handover is None or bool(self.handed_over))
 
 
@@ -81,9 +81,9 @@ def run_auto(request: StageRequest, asked: Auto) -> AutoResult:
 
     Args:
         request: the stage.
-        asked: of the command; what nsys traces is the stage ``auto-nsys``.
+        asked: options of the command. The run under nsys is the stage ``auto-nsys``.
     """
-    # a launcher may start others
+    # a launcher may start other processes
     if (
         interpreter(request.command)
         and not has_driver()
@@ -102,7 +102,8 @@ def run_auto(request: StageRequest, asked: Auto) -> AutoResult:
         "JAX_PGLE_AGGREGATION_PERCENTILE": str(asked.percentile),
         **_CACHE_ALL,
     }
-    checked_window(asked.window)  # the stage that it is for comes last
+    # check it now, because the stage that needs it comes last
+    checked_window(asked.window)
     cache = (asked.cache or request.run.path / "auto-cache").resolve()
     back_end = RealBackEnd("none", environment=environment, cache=cache)
     stage = run_stage(request, back_end, force=asked.force)
@@ -126,11 +127,11 @@ _CACHE_ALL = {
     "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
     "JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES": "-1",
 }
-"""Keep every program, also those that compile fast: each must be found again."""
+"""Cache every program, also those that compile fast, because each must be found again."""
 
 
 def _check_release(command: Sequence[str]) -> None:
-    """Refuse a jax that is known to be too old to hand over."""
+    """Refuse a jax that is known to be too old for the nsys run."""
     try:
         version = installed(interpreter(command)).versions["jax"]
     except (UserError, KeyError):
@@ -144,7 +145,7 @@ def _check_release(command: Sequence[str]) -> None:
 
 
 def _outcome(runs: int, log: Path, facts: HookFacts) -> tuple[Outcome, str]:
-    """What AutoPGLE did: from its messages inside the program, else from their absence."""
+    """Determine what AutoPGLE did, from its messages inside the program, or from their absence."""
     seen = facts.get("auto_pgle", {})
     recompiled = {
         name: size for name, size in seen.get("recompiled", {}).items() if size
@@ -185,7 +186,7 @@ def _outcome(runs: int, log: Path, facts: HookFacts) -> tuple[Outcome, str]:
 
 
 def _hand_over(result: AutoResult, window: str, *, force: bool) -> AutoResult:
-    """Run again under nsys with the programs that AutoPGLE left in the cache."""
+    """Run again under nsys, with the programs that AutoPGLE left in the cache."""
     if not result.worked:
         skipped = "not run under nsys: there is nothing to hand over"
         return replace(result, warnings=(*result.warnings, skipped))

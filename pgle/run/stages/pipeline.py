@@ -1,7 +1,7 @@
 """Run stages: one by itself, or all of them, as `pgle run` does.
 
-`pgle.mission` says which and in what order. Here is the rest: which back end runs a stage, which
-stages are done and skipped, what is recorded.
+`pgle.mission` decides which stages run, in which order. This file chooses the back end, skips
+finished stages, and records results.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ BackEnd: TypeAlias = RealBackEnd | SimulatedBackEnd
 
 
 def has_gpus() -> bool:
-    """Whether this machine has GPUs of any vendor, and what drives them."""
+    """Whether this machine has GPUs of any vendor, and their driver."""
     programs = [presence.list_program for presence in _drivers()]
     return any(not program or shutil.which(program) for program in programs)
 
@@ -65,13 +65,13 @@ def has_driver() -> bool:
 
 
 def _drivers() -> list[Presence]:
-    """The vendors whose driver is loaded."""
+    """Return the vendors whose driver is loaded."""
     found = [vendor.presence for vendor in VENDORS.values()]
     return [presence for presence in found if Path(presence.driver_file).exists()]
 
 
 def choose_back_end(asked: Stage) -> BackEnd:
-    """The back end that `--capture` names; ``auto`` takes GPUs if this machine has some."""
+    """Return the back end that `--capture` names. ``auto`` uses GPUs if this machine has some."""
     window = checked_window(asked.window if isinstance(asked, Windowed) else "auto")
     capture = asked.capture
     if capture == "auto":
@@ -87,8 +87,8 @@ def choose_back_end(asked: Stage) -> BackEnd:
     return RealBackEnd(capture, window)
 
 
-EXPOSED = "predicted_exposed_us"  # fact of a simulated stage
-AGAINST = "against the profile run"  # begins a warning of another program
+EXPOSED = "predicted_exposed_us"  # key in the facts of a simulated stage
+AGAINST = "against the profile run"  # start of a warning that the program has changed
 
 
 def run_stage(request: StageRequest, back_end: BackEnd, *, force: bool) -> StageResult:
@@ -106,7 +106,8 @@ def run_stage(request: StageRequest, back_end: BackEnd, *, force: bool) -> Stage
 def run_held(
     request: StageRequest, back_end: BackEnd, *, again: bool, force: bool
 ) -> StageResult:
-    """Run a stage in a run directory that this process holds.
+    """Run a stage in a run directory that this process has locked. `again` and `force` as in
+    `RealBackEnd.run`.
 
     `again` and `force` are as in `RealBackEnd.run`.
     """
@@ -135,8 +136,8 @@ def run_held(
 def content_addressed(profile: AnyPath, run: RunDirectory) -> Path:
     """Copy a profile into the run directory, under a name with its hash; return the path.
 
-    JAX's compilation cache keys on the path of a profile, not on its content. A directory is used
-    in place. Raises `UserError` if it is in an object store.
+    JAX's compilation cache uses a profile's path as a key, not its content. A directory is used in
+    place. Raises `UserError` if it is in an object store.
     """
     if profile.is_dir():
         if not isinstance(profile, Path):
@@ -148,7 +149,7 @@ def content_addressed(profile: AnyPath, run: RunDirectory) -> Path:
         return profile.resolve()
     data = read_bytes(profile)
     named = run.path / "profiles" / f"profile-{sha256(data)[:12]}{profile.suffix}"
-    # a file with other content was changed since: its name would be wrong
+    # a file with other content was edited later, so its name is wrong
     if read_kept(named, max_bytes=len(data)) != data:
         sidecar = sidecar_path(profile)
         files: dict[AnyPath, bytes | str] = {named: data}
@@ -166,18 +167,18 @@ class Pipeline:
     """The result of all stages."""
 
     run: RunDirectory  # the run directory
-    skipped: tuple[str, ...]  # stages that were done already
+    skipped: tuple[str, ...]  # stages that were already done
     stages: tuple[StageResult, ...]  # results of the launched stages that were run now
-    # of the profile against the module that will use it, as the baseline compiled it
+    # coverage of the module that will use the profile, as the baseline compiled it
     coverage: Coverage
-    covered: bool  # whether it reaches the bound
+    covered: bool  # whether the coverage reaches the bounds
     used: bool  # whether XLA used the profile in the performance run, and enough of it
-    use: str  # the verdict on that, and why, as recorded; empty if absent
-    # of the step times; None where they are too few
+    use: str  # that verdict and its reason, as recorded; empty if absent
+    # of the step times; None if there are too few
     comparison: Comparison | None
-    checks: tuple[LimitCheck, ...]  # what the comparison had to keep
+    checks: tuple[LimitCheck, ...]  # limits that the comparison had to keep
     warnings: tuple[str, ...]  # one line each
-    facts: Json  # of the performance run
+    facts: Json  # facts of the performance run
     # predicted exposed communication per step without and with the profile; None unless the GPU is
     # simulated
     exposed_us: tuple[float, float] | None
@@ -189,7 +190,7 @@ class Pipeline:
 
     @property
     def good(self) -> bool:
-        """Whether every check passed."""
+        """Whether every check succeeded."""
         return (
             self.covered
             and self.used
@@ -201,35 +202,36 @@ class Pipeline:
 class Experiment:
     """One pass over the stages of a run directory: the `Keeper` of `pgle.mission`.
 
-    Stages that are done, as the manifest says, are skipped. If a stage fails, the earlier ones are
-    kept, and the next pass continues there.
+    Stages that the manifest records as done are skipped. If a stage fails, the next pass continues
+    there.
     """
 
-    profile_stage: StageRequest  # the other stages differ in mode and profile
+    profile_stage: StageRequest  # the other stages differ in mode and profile only
     back_end: BackEnd  # what runs the stages
-    # gets the name of each stage before it starts, also of the skipped ones
+    # called with the name of each stage before it starts, also if it is skipped
     announce: Callable[[str], None]
-    # gets what each came to
+    # called with the result of each stage
     on_result: Callable[[StageResult | Conversion | Coverage], None] = lambda result: (
         None
     )
-    fail_slower: float = 0.01  # bound of the compare stage, a share of the step time
+    fail_slower: float = 0.01  # limit of the compare stage, as a share of the step time
     force: bool = False  # run every stage again
-    judged: tuple[str, ...] = ()  # flags of the stage that the baseline runs without
+    #: flags that the run judges: the baseline runs without them
+    judged: tuple[str, ...] = ()
     _skipped: list[str] = field(default_factory=list, init=False)
-    # warnings of the stages that are skipped
+    # warnings of skipped stages
     _recorded: dict[str, None] = field(default_factory=dict, init=False)
     _results: list[StageResult] = field(default_factory=list, init=False)
 
     def run(self) -> Pipeline:
         """Run all stages that are due.
 
-        Raises `WorkloadError` if the user's program failed: with its exit code, or with code 1 if
-        the program ended well but its stage did not write its result.
+        Raises `WorkloadError` with the program's exit code if it failed, or with code 1 if it
+        succeeded but its stage has no result.
         """
         rank = find_rank()
         if not rank.is_alone:
-            # each rank would convert and compare what the others have not finished writing
+            # ranks would convert and compare what others have not finished writing
             raise UserError(
                 "'pgle run' was started by every rank of the job "
                 f"(here rank {rank.rank}, by {rank.launcher})",
@@ -293,8 +295,8 @@ class Experiment:
         )
 
     def _other_mode_warning(self, coverage: Coverage) -> tuple[str, ...]:
-        """A warning if the profile fits the module of the profile run, but not the one that will
-        use it.
+        """Warn if the profile fits the profile run's module, but not the module that will use
+        it.
         """
         stage = self.profile_stage
         if coverage.is_ok(stage.bounds):
@@ -310,7 +312,7 @@ class Experiment:
         return (f"{what}; run again with --mode {other}",)
 
     def launch(self, stage: StageRequest) -> StageFolder:
-        """Run a stage by the back end if it is due; return its folder."""
+        """Run a stage on the back end if it is due; return its folder."""
         if stage.profile is not None:
             stage = replace(stage, profile=content_addressed(stage.profile, self._run))
         if not self._is_due(self.back_end.plan(stage)):
@@ -319,7 +321,7 @@ class Experiment:
             self._check_profile()
         again = self._is_recorded(stage.stage) or self.force
         result = run_held(stage, self.back_end, again=again, force=self.force)
-        if self.judged and stage.stage == "baseline":  # it is meant to differ
+        if self.judged and stage.stage == "baseline":  # the flags are meant to differ
             warnings = tuple(line for line in result.warnings if AGAINST not in line)
             result = replace(result, warnings=warnings)
         if result.failed:
@@ -352,11 +354,11 @@ class Experiment:
         return run.profile
 
     def _check_profile(self) -> None:
-        """Refuse to overwrite a profile that `pgle run` did not write, before a profile run."""
+        """Before a profile run, refuse to overwrite a profile that `pgle run` did not write."""
         run = self._run
         last = read_manifest(run.path).last("convert")
         written = () if last is None else last.outputs
-        # a killed conversion had no time to record its files
+        # a killed conversion did not record its files
         was_killed = last is not None and last.exit_code is None
         may_overwrite = self.force or was_killed
         for path in (run.profile, sidecar_path(run.profile)):
@@ -373,7 +375,7 @@ class Experiment:
         return read_manifest(self._run.path).last(stage) is not None
 
     def _is_due(self, planned: StageRecord) -> bool:
-        """Whether a stage has to be run; announces it, and why if it was run before."""
+        """Whether a stage must run. Announce it, and the reason if it ran before."""
         manifest = read_manifest(self._run.path)
         stage = planned.stage
         why = "--force" if self.force else manifest.why_due(planned, self._run.path)
@@ -392,7 +394,7 @@ class Experiment:
 def _predicted_exposed_us(
     records: Sequence[StageRecord | None],
 ) -> tuple[float, float] | None:
-    """Predicted exposed communication of both runs; None unless both were simulated."""
+    """The predicted exposed communication of both runs; None unless both were simulated."""
     facts = [record.facts for record in records if record is not None]
     found = [float(one[EXPOSED]) for one in facts if EXPOSED in one]
     return (found[0], found[1]) if len(found) == 2 else None

@@ -1,6 +1,5 @@
 """Stages that run the user's program for real, alone or under `nsys profile`, with the capture hook
-inside; and what they left behind: steps, a trace, a verdict, and what its log and files say went
-wrong.
+inside. Then collect steps, trace and verdict, and explain failures from the log and files.
 """
 
 from __future__ import annotations
@@ -65,17 +64,17 @@ from pgle.xla.log.messages import (
 from pgle.xla.log.verdict import ModuleVerdict
 
 ENDED_BY_NSYS = (
-    143  # 128 + SIGTERM: how a program ends that nsys stops after its capture range
+    143  # 128 + SIGTERM: how a program ends if nsys stops it after its capture range
 )
 
 
 def nsys_command(command: Sequence[str], report: Path) -> tuple[str, ...]:
-    """The words that run a command under nsys, which writes a report to this path, without its
-    suffix.
+    """Return the words that run a command under nsys. `report` is the path of its report, without
+    the suffix.
 
     CUDA and NVTX only: the default adds OS calls and OpenGL, which make reports large. The window
-    is the CUDA profiler range that the hook opens; ``stop`` lets the program go on after it, where
-    the default would end it.
+    is the CUDA profiler range that the hook opens; With ``stop`` the program continues after the
+    range; by default nsys would end it.
     """
     nsys = find_nsys()
     if nsys is None:
@@ -100,8 +99,9 @@ def nsys_command(command: Sequence[str], report: Path) -> tuple[str, ...]:
     )
 
 
-OWN_FAILURE = 1  # the exit code of nsys where it failed itself
-# how often nsys is started where it fails before the program runs; a third fails on a busy machine
+OWN_FAILURE = 1  # the exit code of nsys's own failures
+# how often nsys is started if it fails before the program runs, as a third of the starts do on a
+# busy machine
 NSYS_STARTS = 8
 NOT_READY = "sem_open: No such file or directory, a race inside nsys on a busy machine"
 
@@ -109,8 +109,8 @@ NOT_READY = "sem_open: No such file or directory, a race inside nsys on a busy m
 def start_nsys(
     start: Callable[[], int], files: RankFiles
 ) -> tuple[int, tuple[str, ...]]:
-    """The program's exit code under nsys, and warnings; `start` runs nsys, again if it failed
-    before the program.
+    """Run a program under nsys. Return its exit code, and warnings. `start` runs nsys, again if it
+    failed before the program ran.
     """
     for failures in range(NSYS_STARTS):
         before = files.log.stat().st_size if files.log.exists() else 0
@@ -126,7 +126,7 @@ def start_nsys(
             )
             return code, (*warnings, again)
         if failures + 1 < NSYS_STARTS:
-            # else its words would mix with the log of the start that ran the program
+            # otherwise the log would mix with the log of the start that ran the program
             os.truncate(files.log, before)
     raise UserError(
         (
@@ -142,7 +142,7 @@ def start_nsys(
 
 
 def _is_not_ready(log: Path, start: int) -> bool:
-    """Whether nsys says in a log, from a byte on, that it failed before the program ran."""
+    """Whether a log, from byte `begin` on, shows that nsys failed before the program ran."""
     with log.open("rb") as file:
         file.seek(start)
         said = file.read(BLOCK_BYTES).decode(errors="replace")
@@ -150,7 +150,9 @@ def _is_not_ready(log: Path, start: int) -> bool:
 
 
 def judge_end(code: int, files: RankFiles) -> tuple[int, tuple[str, ...]]:
-    """The program's exit code, of that of `nsys profile`, and warnings about the report."""
+    """Derive the program's exit code from that of `nsys profile`. Also return warnings about the
+    report.
+    """
     left = files.report.with_suffix(".qdstrm")
     warnings = []
     if left.exists() and not files.report.exists():
@@ -169,7 +171,7 @@ def judge_end(code: int, files: RankFiles) -> tuple[int, tuple[str, ...]]:
 
 
 def is_readable(files: RankFiles) -> bool:
-    """Whether a profiler left a trace that can be read here; the raw recordings of nsys need its
+    """Whether a profiler left a trace that this machine can read. Raw recordings of nsys need its
     importer.
     """
     return any(path.suffix != ".qdstrm" or find_importer() for path in files.traces())
@@ -181,7 +183,7 @@ _WINDOW = re.compile(
 
 
 def checked_window(text: str) -> str:
-    """A window as the hook reads it; raises `UserError` if it is none."""
+    """Return a window in the hook's form; raise `UserError` if it is invalid."""
     found = _WINDOW.fullmatch(text)
     if found is None or (found["last"] and int(found["last"]) < int(found["first"])):
         raise UserError(
@@ -194,25 +196,25 @@ def checked_window(text: str) -> str:
 
 @dataclass(frozen=True)
 class RealBackEnd:
-    """The devices of this machine."""
+    """Runs stages on the devices of this machine."""
 
-    # the profiler of profile stages; ``none``: the program alone
+    # profiler of profile stages; ``none``: only the program runs
     capture: Literal["jax", "nsys", "none"] = "jax"
     # the part to trace: ``auto``, ``steps:A-B``, ``seconds:N`` or ``all``
     window: str = "auto"
-    # more variables of the program; they count, whatever the user has
+    # more variables for the program, which override the user's
     environment: Mapping[str, str] = field(default_factory=dict)
     cache: Path | None = None  # folder of JAX's persistent compilation cache; None: off
 
     def check(self, request: StageRequest) -> None:
-        """Raise `UserError` where a request cannot be met; nothing has been written by then."""
+        """Raise `UserError` if a request cannot be met. This writes nothing."""
         check_program(request.command)
         if self._capture(request) == "nsys":
             nsys_command(request.command, Path())
 
     def plan(self, request: StageRequest) -> StageRecord:
-        """A run with what decides its outcome; versions of the program's Python, or ours if the
-        command names none.
+        """Describe a run with all that decides its outcome. Versions are those of the program's
+        Python, or ours if the command names none.
         """
         window = {} if self._capture(request) == "none" else {"window": self.window}
         return request.plan(
@@ -224,8 +226,8 @@ class RealBackEnd:
     def run(self, request: StageRequest, *, again: bool, force: bool) -> StageResult:
         """Run a stage on this rank, without waiting for others, and record it in the manifest.
 
-        `again` sets the folder of an older run aside; with `force` nothing is taken over from it.
-        Raises `WorkloadError` if the user's program failed.
+        `again` renames an older run's folder. With `force` nothing of that run is used. Raises
+        `WorkloadError` if the user's program failed.
         """
         rank = find_rank()
         files = request.folder.rank(rank.rank)
@@ -340,7 +342,7 @@ class RealBackEnd:
             failed=failed,
         )
         if code:
-            # without facts it ended before it could leave a trace
+            # without facts the program ended before it could leave a trace
             why = f"; {failed}" if failed and facts else ""
             if self._capture(request) != "none" and not failed:
                 command = Next.of("convert", request.run.path)
@@ -388,20 +390,20 @@ class RealBackEnd:
                 raise
             child = build(
                 python=None
-            )  # a starter without jaxlib; the program itself may have it
+            )  # the command's first program has no jaxlib, but the program itself may
         return replace(child, values={**child.values, **self.environment})
 
 
 def _typed(request: StageRequest) -> tuple[Flag, ...]:
-    """The XLA flags of the command line."""
+    """Return the XLA flags of the command line."""
     return tuple(
         flag for flag in map(typed_flag, request.flags) if flag.name not in EFFORTS
     )
 
 
 def _overruled(request: StageRequest, had: str) -> list[str]:
-    """The flags of the command line that the program gave other values, by the XLA_FLAGS that it
-    had.
+    """Return the flags of the command line to which the program gave other values, according to its
+    XLA_FLAGS.
     """
     values = parse_flags(had).effective()
     wanted = {flag.name: flag for flag in _typed(request)}
@@ -413,10 +415,10 @@ def _overruled(request: StageRequest, had: str) -> list[str]:
 
 
 def _make_folder(request: StageRequest, *, again: bool) -> str:
-    """Make the stage's folder, and return the name under which an old one was set aside; empty if
-    none was.
+    """Make the stage's folder.
 
-    Ranks share the folder and wait for nobody, so only a single process sets an old one aside.
+    Return the new name of an old folder; empty if there was none. Ranks share the folder without
+    waiting, so only a single process renames an old one.
     """
     rank = find_rank()
     older = ""
@@ -436,9 +438,8 @@ def _make_folder(request: StageRequest, *, again: bool) -> str:
 
 
 def _check_same_profile(profile: Path, folder: Path) -> None:
-    """Each rank leaves a sign with the hash of its profile, then looks for others: one file per
-    hash, for any number of ranks. Ranks with different profiles get different schedules, and their
-    collectives deadlock.
+    """Raise if ranks have different profiles: their schedules would differ, and their collectives
+    deadlock. Each rank writes a file named by the hash of its profile, and looks for other hashes.
     """
     content = b"".join(
         path.name.encode() + b"\0" + read_bytes(path)
@@ -463,13 +464,13 @@ AUTO_PGLE_TOO = (
     "use 'pgle auto'"
 )
 BLOCK_BYTES = 1 << 20
-LINE_CHARACTERS = 10_000  # more of a line is not looked at
-# fewer in a window without step marks give a warning; the first is often left out as warm-up
+LINE_CHARACTERS = 10_000  # most characters of a line that are searched
+# a window without step marks that has fewer gives a warning; the first is often dropped as warm-up
 FEW_EXECUTIONS = 5
 
 
 def lines_about(log: Path, words: Collection[bytes]) -> Iterator[str]:
-    """The lines of a log that contain one of the words (in small letters); logs may have
+    """Return the lines of a log that contain one of the lowercase words. Logs may have
     gigabytes.
     """
     with open_bytes(log) as file:
@@ -482,12 +483,12 @@ def lines_about(log: Path, words: Collection[bytes]) -> Iterator[str]:
 
 
 def trouble(log: Path) -> list[str]:
-    """What the lines of a log say went wrong with profiling, each once."""
+    """Return profiling problems found in a log's lines, each once."""
     is_empty = False
     found = set()
     for line in lines_about(log, PROFILER_WORDS):
         if EMPTY_TRACE in line:
-            # the line names CUPTI's error as well, as one of several possible causes
+            # this line also names CUPTI's error, but only as one of several possible causes
             is_empty = True
             continue
         found |= {text for pattern, text in PROFILER_TROUBLE if pattern.search(line)}
@@ -497,11 +498,10 @@ def trouble(log: Path) -> list[str]:
 
 
 def keep_steps(files: RankFiles, lines: StepLines, facts: HookFacts) -> None:
-    """Leave one steps file of this rank: the program's own, or one made from the step lines it
-    printed.
+    """Leave one steps file for this rank: the program's own, or one made from its printed step
+    lines.
 
-    Helper processes that mark steps as well have files of their own, which are renamed to
-    ``helper-…``.
+    Steps files of helper processes are renamed to ``helper-…``.
     """
     mine = files.folder / str(facts.get("steps_file", files.steps.name))
     for path in sorted(files.folder.glob(f"{files.steps.stem}.pid*.jsonl")):
@@ -521,7 +521,7 @@ def keep_steps(files: RankFiles, lines: StepLines, facts: HookFacts) -> None:
 
 
 def step_times(files: RankFiles) -> tuple[float, ...]:
-    """Step times of the slowest rank, of those ranks that have written theirs."""
+    """Return the step times of the slowest rank, among ranks that have written theirs."""
     if not any(files.folder.glob(STEP_FILES)):
         return ()
     try:
@@ -533,7 +533,8 @@ def step_times(files: RankFiles) -> tuple[float, ...]:
 
 
 def keep_own_trace(files: RankFiles, facts: HookFacts, started: float) -> Path | None:
-    """If our trace is missing, link the newest that the program made itself; None if it has none.
+    """If our trace is missing, link the newest trace that the program itself made; None if there is
+    none.
 
     Traces of this host are preferred. Files from before `started` (seconds since the epoch) in the
     folders of the program's profiler belong to earlier runs.
@@ -554,7 +555,7 @@ def keep_own_trace(files: RankFiles, facts: HookFacts, started: float) -> Path |
 
 
 def why_no_trace(capture: str, files: RankFiles, facts: HookFacts) -> str:
-    """Why a profiler left nothing that can be read, with what to do: one line."""
+    """Say in one line why a profiler left nothing readable, and what to do."""
     why, remedy = _why_no_window(capture, files, facts)
     if capture == "nsys":
         lines = lines_about(files.log, NSYS_FAILED_WORDS)
@@ -604,7 +605,7 @@ def _why_no_window(capture: str, files: RankFiles, facts: HookFacts) -> tuple[st
 
 
 def why_no_facts(files: RankFiles) -> str:
-    """Why the hook found nothing out: it was not loaded, or had nothing to watch."""
+    """Say why the hook has no findings: it was not loaded, or had nothing to watch."""
     if files.seen.exists():
         return (
             "the program compiled nothing with jax, or in a process to which it gave "
@@ -618,7 +619,7 @@ def why_no_facts(files: RankFiles) -> str:
 
 
 def few_executions(facts: HookFacts) -> list[str]:
-    """A warning if the program ended soon after the trace had begun."""
+    """Warn if the program ended soon after the trace had begun."""
     count = facts.get("window", {}).get("executions", FEW_EXECUTIONS)
     if count >= FEW_EXECUTIONS:
         return []
@@ -632,7 +633,7 @@ def few_executions(facts: HookFacts) -> list[str]:
 def reported(
     verdict: ModuleVerdict | None, facts: HookFacts, record: StageRecord
 ) -> dict[str, str]:
-    """Facts for the report."""
+    """Add facts about the verdict to the stage's facts."""
     found = {"module": verdict.module if verdict else "", "flags": record.xla_flags}
     versions = {**record.versions, **facts.get("versions", {})}
     found["jaxlib"] = versions.get("jaxlib", "")

@@ -1,9 +1,8 @@
-"""Stages where there is no GPU: XLA's own compiler schedules the program, the simulated GPU runs
-it.
+"""Stages without a GPU: XLA's own compiler schedules the program, and the simulated GPU runs it.
 
-The program itself is started once, on virtual CPU devices, only to capture what it compiles.
-Compilation, schedule, log lines and the profile's use are real; every time is simulated, and
-everything written says so.
+The program itself runs once, on virtual CPU devices, only to capture its modules. Compilation,
+schedule, log lines and the use of the profile are real. All times are simulated, and all output
+says so.
 """
 
 from __future__ import annotations
@@ -71,21 +70,21 @@ SEEDS = {
     "profile": 0,
     "baseline": 1,
     "perf": 2,
-}  # of the noise: stages differ as runs do
+}  # of the noise, so that stages differ as real runs do
 
 
 @dataclass(frozen=True)
 class SimulatedBackEnd:
-    """A GPU that is not there."""
+    """Runs stages on a simulated GPU."""
 
-    target: str = "h100"  # the GPU
-    # how many, and virtual CPU devices of the captured program; None: the topology's, else
-    # XLA_FLAGS's, else 4
+    target: str = "h100"  # name of the GPU
+    # number of GPUs, and of virtual CPU devices for the captured program; None: from the topology,
+    # else from XLA_FLAGS, else 4
     devices: int | None = None
     topology: str | None = None  # ``SxHxD``; None: one host
-    # on the names of captured modules; None: the program's step, as far as that shows
+    # pattern for the names of captured modules; None: the program's step, if it can be recognized
     choose: str | None = None
-    # a captured program is stopped when it has compiled nothing new for so long
+    # stop the captured program when it has compiled nothing new for so long
     quiet_s: float = 20.0
 
     @property
@@ -94,12 +93,12 @@ class SimulatedBackEnd:
 
     @property
     def _vendor(self) -> Vendor:
-        """Whose GPU it is."""
+        """Return the vendor of the GPU."""
         return load_target(self.target).vendor
 
     def check(self, request: StageRequest) -> None:
-        """Raise `UserError` where a request cannot be met, a flag included; nothing has been
-        written by then.
+        """Raise `UserError` if a request cannot be met, also because of a flag. This writes
+        nothing.
         """
         load_target(self.target)
         for finding in self._child(request).warnings:
@@ -115,7 +114,9 @@ class SimulatedBackEnd:
         check_compiler(request.command, self._vendor)
 
     def plan(self, request: StageRequest) -> StageRecord:
-        """A run with what decides its outcome: the chosen module too, if it has been captured."""
+        """Describe a run with all that decides its outcome, including the chosen module if it was
+        captured.
+        """
         planned = request.plan(
             _versions(request.command, self._vendor),
             capture="simulated",
@@ -159,7 +160,7 @@ class SimulatedBackEnd:
                 topology=topology,
                 flags=tuple(
                     flag.word for flag in child.flags.flags
-                ),  # it quotes values itself
+                ),  # the plan quotes values itself
                 profile=None,  # the plan's flags name it
             ),
             python or sys.executable,
@@ -180,7 +181,7 @@ class SimulatedBackEnd:
                 trace, hlo={trace.modules[0]: compiled.after_optimizations.read_bytes()}
             )
             write_files({files.trace.parent / "simulated.xplane.pb": data})
-        # a step of views alone has no kernel, and so no trace to read times from
+        # a step of views only has no kernel, and so no trace with times
         times = (
             tuple(execution_series(trace, "simulated").step_time_s.tolist())
             if len(trace)
@@ -236,7 +237,7 @@ class SimulatedBackEnd:
     def _child(
         self, request: StageRequest, module: Path | None = None
     ) -> ChildEnvironment:
-        """The flags of the compilation, as the user's environment and the kind of run have them."""
+        """Return the flags of the compilation, from the user's environment and the kind of run."""
         program = read_captured(request.run.captured)
         own = program.flags_of(module) if module else program.xla_flags
         return build_environment(
@@ -249,9 +250,9 @@ class SimulatedBackEnd:
         )
 
     def _program(self, request: StageRequest, *, again: bool, force: bool) -> Path:
-        """The module that represents the program, captured in this run directory before or now.
+        """Return the module of the program's step, captured now or earlier in this run directory.
 
-        Raises `WorkloadError` if the program failed before it had compiled anything.
+        Raises `WorkloadError` if the program failed before it compiled anything.
         """
         folder, run_dir = request.run.captured, request.run.path
         planned = replace(request, profile=None).plan(
@@ -300,8 +301,8 @@ class SimulatedBackEnd:
 
 
 def _check_end(command: Sequence[str], folder: Path, devices: Devices) -> None:
-    """Raise `WorkloadError` if the program failed, though its step was executed and zeros for
-    results are not why.
+    """Raise `WorkloadError` if the program failed by its own fault: after its step was executed,
+    and not because its results are zeros.
     """
     code, error = own_failure(folder)
     if code:
@@ -315,8 +316,8 @@ def _check_end(command: Sequence[str], folder: Path, devices: Devices) -> None:
 
 
 def _versions(command: Sequence[str], vendor: Vendor) -> dict[str, str]:
-    """Those of jax in the program's Python, and of jaxlib and its plugin in the one that
-    compiles.
+    """Return the versions of jax in the program's Python, and of jaxlib and its plugin in the
+    compiling one.
     """
     program, compiler = (
         installed(python).versions

@@ -1,4 +1,6 @@
-"""One stage of an experiment: what to run, what runs it, its record, and what comes back."""
+"""One stage of an experiment: its request, the back end that runs it, its record, and its
+result.
+"""
 
 from __future__ import annotations
 
@@ -43,32 +45,32 @@ from pgle.xla.log.verdict import BOUNDS, Bounds, ModuleVerdict, ProfileUse
 
 @dataclass(frozen=True)
 class StageRequest:
-    """What to run, on whichever back end."""
+    """The request for a stage, for any back end."""
 
-    stage: StageName  # profile, baseline, perf; auto and auto-nsys of `pgle auto`
-    # the user's words; may be empty for a simulated stage whose program was captured before
+    stage: StageName  # profile, baseline or perf; auto and auto-nsys for `pgle auto`
+    # the user's words; may be empty for a simulated stage with a captured program
     command: tuple[str, ...]
     run: RunDirectory  # the run directory
-    mode: Mode  # flags: async or sync for profile, else baseline or perf
+    mode: Mode  # flags: async or sync for a profile stage, else baseline or perf
     # cost profile of a perf stage; a back end gets a copy in the run directory
     profile: AnyPath | None = None
     # more XLA flags, as the user gave them on the command line
     flags: tuple[str, ...] = ()
-    # where the program's stdout goes: ours, or 2 (stderr) where ours is for results
+    # descriptor for the program's stdout: ours, or 2 (stderr) if ours carries results
     stdout: Literal[1, 2] = 1
     # what the profile of a perf stage must cover to count as used
     bounds: Bounds = BOUNDS
 
     @property
     def folder(self) -> StageFolder:
-        """The folder of its files."""
+        """The folder of the stage's files."""
         return self.run.stage(self.stage)
 
     def plan(self, versions: Mapping[str, str], **asked: object) -> StageRecord:
-        """The record of a run, with all that decides its outcome.
+        """Make the record of a run, with all that decides its outcome.
 
-        A back end adds its own options, `asked`, as JSON types. The input files are the files of
-        the program that the command names, and the profile.
+        `asked` has the back end's own options, as JSON types. Input files are the profile, and the
+        program's files that the command names.
         """
         given = given_flags(os.environ, self.flags)
         flags = with_efforts(given.text, efforts(more=self.flags))
@@ -94,33 +96,34 @@ class StageRequest:
 
 @dataclass(frozen=True)
 class StageResult:
-    """What a stage did."""
+    """The result of a stage."""
 
     request: StageRequest  # what was asked
-    simulated: bool  # True where no GPU ran anything
-    # of a perf stage, whether XLA used the profile for the main module
+    simulated: bool  # whether the GPU was simulated
+    # for a perf stage, whether XLA used the profile for the main module
     verdict: ModuleVerdict | None = None
-    # of the slowest rank, in order; simulated where `simulated`
+    # step times of the slowest rank, in order; simulated if `simulated`
     step_times_s: tuple[float, ...] = ()
     # for the report: name → value
     facts: Mapping[str, str] = field(default_factory=dict)
     warnings: tuple[str, ...] = ()  # one line each
     rank: int = 0  # of this process in the job
-    # why a profile stage left no trace, and what to do; empty where it left one
+    # why a profile stage left no trace, and what to do; empty if it left one
     failed: str = ""
 
     @property
     def good(self) -> bool:
-        """Whether the stage reached its aim: a trace of a profile stage, the profile's use of perf.
+        """Whether the stage achieved its goal: a trace for a profile stage, use of the profile for
+        perf.
 
-        A program without jax may have run well all the same.
+        The program may have succeeded even if this is false.
         """
         used = self.verdict is not None and self.verdict.verdict is ProfileUse.USED
         return not self.failed and (self.request.stage != "perf" or used)
 
 
 def files_of_profile(profile: Path) -> list[Path]:
-    """The files of a profile: itself, or a directory's files."""
+    """Return the files of a profile: itself, or a directory's files."""
     if not profile.is_dir():
         return [profile]
     return sorted(
@@ -139,8 +142,8 @@ def begin_record(
 ) -> StageRecord:
     """Write the record of a stage that is about to start.
 
-    `before` is what `waiting` returned. A `simulated` stage does not depend on the GPUs and
-    variables of this machine, so its record has none.
+    `before` comes from `waiting`. A `simulated` stage does not depend on the GPUs and variables of
+    this machine, so its record has none.
     """
     rank = rank or Rank()
     findings = [item for item in environment.warnings if item.level != "note"]
@@ -167,9 +170,10 @@ def begin_record(
 def confirm_stage(
     request: StageRequest, files: RankFiles, facts: HookFacts
 ) -> ModuleVerdict | None:
-    """What the log and the schedule dump of this rank prove about the profile of a perf stage.
+    """Return what this rank's log and schedule dump prove about the profile of a perf stage; None
+    without a profile.
 
-    None if the stage has no profile. `facts` are those of the hook.
+    `facts` come from the hook.
     """
     profile = request.profile
     if profile is None:
@@ -205,9 +209,9 @@ def confirm_stage(
 
 @dataclass(frozen=True)
 class KeptVerdict:
-    """The verdict on a profile, as the record of a perf stage keeps it.
+    """The verdict on a profile, as stored in the record of a perf stage.
 
-    It is enough to judge again by other bounds.
+    It can be judged again with other bounds.
     """
 
     verdict: str = ""  # a `ProfileUse`
@@ -219,11 +223,11 @@ class KeptVerdict:
 
     @property
     def text(self) -> str:
-        """The verdict and why; empty if nothing was recorded."""
+        """The verdict and its reason; empty if nothing was recorded."""
         return ": ".join(filter(None, (self.verdict, self.why)))
 
     def is_used(self, bounds: Bounds) -> bool:
-        """Whether XLA used the profile, and enough of it by these bounds, which may be new."""
+        """Whether XLA used the profile, and enough of it according to these bounds."""
         took_costs = self.verdict in (ProfileUse.USED, ProfileUse.PARTLY_USED)
         if took_costs and self.time_coverage is not None:
             kept = 1.0 if self.kept_share is None else self.kept_share
@@ -232,7 +236,7 @@ class KeptVerdict:
 
 
 def kept_verdict(performed: StageFolder) -> KeptVerdict:
-    """The verdict that the last run of a stage recorded; an empty one if it was not run."""
+    """Return the verdict that the last run of a stage recorded; an empty one without a run."""
     record = read_manifest(performed.run.path).last(performed.name)
     if record is None:
         return KeptVerdict()
@@ -255,8 +259,8 @@ def end_record(
 ) -> StageRecord:
     """Complete the record of a stage that has ended, and write it; fields as in `StageRecord`.
 
-    The facts of a perf stage keep what `KeptVerdict` reads. If the stage failed and an older,
-    finished run waits, the older one is put back, and the record says where the new files are.
+    The facts of a perf stage include what `KeptVerdict` reads. If the stage failed and an older run
+    had finished, that run is restored, and the record names the folder of the new files.
     """
     kept = ("verdict", "why", "proof", "time_coverage", "kept_share")
     judged = {
