@@ -7,9 +7,10 @@ savings of a part together are at most that part (`Account.together_us`).
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
+from math import fsum
 from typing import NewType
 
 from pgle.next import Next
@@ -69,6 +70,7 @@ class OpportunityKind(StrEnum):
     REPLICATED = "work that every device repeats"
     ATTENTION = "attention that is not fused"
     PRECISION = "products of f32 values"
+    CAST = "values in f32"
     SCATTER = "scatters"
     DENSE_GRADIENT = "whole gradients of tables"
     LOGITS = "full logits"
@@ -129,6 +131,9 @@ class Opportunity:
     where: tuple[Place, ...] = ()  # the costliest first
     # instructions whose time it removes; of opportunities that share some, only one counts
     instructions: frozenset[str] = field(default=frozenset(), repr=False)
+    # by instruction that it shortens, how much of its saving is drawn from it, as weights; others
+    # may shorten the same. Empty: nobody knows
+    shortened: Mapping[str, float] = field(default_factory=dict, repr=False, hash=False)
     tried: str = ""  # result of a trial, in words; empty if nobody tried
     not_tried: str = ""  # why `advise` could not try it; empty if unknown
     # whether it goes before all savings, because the step's figures do not contain its saving
@@ -164,6 +169,24 @@ class Trial:
     edit: str = ""  # what to write, one sentence
     source: str = ""  # line of the program to edit
     part: StepPart = StepPart.COMPUTE  # the part of the step that gets shorter most
+    combinations: tuple[Combination, ...] = ()  # compiled programs that hold the edit
+
+
+@dataclass(frozen=True, slots=True)
+class Combination:
+    """Several edits that `advise` compiled as one program."""
+
+    # of each edit, the opportunities that it is for
+    edits: tuple[frozenset[OpportunityKind], ...]
+    saved: float  # of the step, as a share
+
+    def is_of(self, kinds: Collection[OpportunityKind]) -> bool:
+        """Whether each edit is for one of these opportunities."""
+        return all(not edit.isdisjoint(kinds) for edit in self.edits)
+
+    def holds(self, kind: OpportunityKind) -> bool:
+        """Whether the program has an edit for this opportunity."""
+        return any(kind in edit for edit in self.edits)
 
 
 Refused = NewType("Refused", str)
@@ -243,6 +266,7 @@ class Account:
     contention: ContentionLoss | None = (
         None  # None if no kernel runs during a collective
     )
+    combinations: tuple[Combination, ...] = ()  # that `advise` compiled
 
     def with_trials(self, shown: Shown) -> Account:
         """The account with the results of trying edits of its program.
@@ -250,9 +274,9 @@ class Account:
         If an edit helps, its opportunity gets the saving of the trial. The opportunity is added if
         the account lacks it. If an edit does not help, its opportunity saves 0. If `advise` could
         not try an edit, the opportunity keeps its saving and says why. If the budget was too small
-        for it, the command gets a larger one.
+        for it, the command gets a larger one. What this answer compiled itself keeps its saving.
         """
-        known = {item.kind for item in self.opportunities}
+        known = {item.kind: item for item in self.opportunities}
         placed = [shown[kind] for kind in known if kind in shown]
         found = list(self.opportunities)
         for kind, trial in shown.items():
@@ -260,11 +284,17 @@ class Account:
                 continue
             if trial.helps and trial.title:
                 placed.append(trial)
-                found.append(_found_by(kind, trial))
-        for place, item in enumerate(found):
-            if item.kind in shown:
+                other = known.get(OTHER_WAY.get(kind, kind))
+                new = _found_by(kind, trial, other)
+                found.append(self._tried(new, trial))
+        for place, item in enumerate(self.opportunities):
+            if item.kind in shown and item.basis is not Basis.COMPILED:
                 found[place] = self._tried(item, shown[item.kind])
-        return replace(self, opportunities=in_order(found))
+        trials = [trial for trial in shown.values() if isinstance(trial, Trial)]
+        compiled = dict.fromkeys(each for one in trials for each in one.combinations)
+        return replace(
+            self, opportunities=in_order(found), combinations=tuple(compiled)
+        )
 
     def _tried(self, item: Opportunity, trial: Trial | Refused | Budget) -> Opportunity:
         if isinstance(trial, int):
@@ -353,18 +383,59 @@ class Account:
     def together_us(self) -> float:
         """The expected saving of all opportunities together, in microseconds.
 
-        It is at most the sum of their parts. The exception is one edit that shortens several parts.
+        If `advise` compiled several edits as one program, that program's saving counts for them.
+        The others are added, and each instruction counts once. The sum of a part is at most the
+        part. The exception is one edit, or one program, that shortens several parts.
         """
         found = chosen(self.opportunities)
-        together_us = sum(
-            min(sum(item.known_saving_us for item in group), self.parts.get(part, 0.0))
-            for part, group in _by_part(found).items()
+        compiled_us = 0.0
+        of_one_program = self._compiled_together
+        if of_one_program is not None:
+            compiled_us = of_one_program.saved * self.step_us
+        others = [item for item in found if not _is_of(item, of_one_program)]
+        saved = [(item.part, us) for item, us in _once(others)]
+        added_us = sum(
+            min(
+                fsum(us for each, us in saved if each is part),
+                self.parts.get(part, 0.0),
+            )
+            for part in {part for part, _ in saved}
         )
+        together_us = min(compiled_us + added_us, self.step_us)
         return max(together_us, *(item.known_saving_us for item in found), 0.0)
 
+    @property
+    def only_if_added(self) -> bool:
+        """Whether `together_us` adds savings that no compiled program has together."""
+        counted = [
+            item for item in chosen(self.opportunities) if item.known_saving_us > 0
+        ]
+        others = [item for item in counted if not _is_of(item, self._compiled_together)]
+        return len(counted) > 1 and bool(others)
 
-def _found_by(kind: OpportunityKind, trial: Trial) -> Opportunity:
-    """An opportunity that only a trial has found. `Account.with_trials` sets its saving."""
+    @property
+    def _compiled_together(self) -> Combination | None:
+        """The best program with several of the chosen edits; None: nobody compiled one."""
+        kinds = {item.kind for item in chosen(self.opportunities)}
+        found = (item for item in self.combinations if item.is_of(kinds))
+        return max(found, key=lambda item: item.saved, default=None)
+
+
+OTHER_WAY: Mapping[OpportunityKind, OpportunityKind] = {
+    OpportunityKind.PRECISION: OpportunityKind.CAST,
+    OpportunityKind.CAST: OpportunityKind.PRECISION,
+}
+"""The other way to shorten the same products. Only one of both counts."""
+
+
+def _found_by(
+    kind: OpportunityKind, trial: Trial, other: Opportunity | None
+) -> Opportunity:
+    """An opportunity that only a trial has found. `Account.with_trials` sets its saving.
+
+    Args:
+        other: the other way to shorten the same instructions; None if unknown.
+    """
     return Opportunity(
         kind=kind,
         expected_us=0.0,
@@ -373,6 +444,8 @@ def _found_by(kind: OpportunityKind, trial: Trial) -> Opportunity:
         part=trial.part,
         basis=Basis.COMPILED,
         title=trial.title,
+        instructions=frozenset() if other is None else other.instructions,
+        shortened={} if other is None else other.shortened,
     )
 
 
@@ -415,10 +488,31 @@ def excluded(found: Iterable[Opportunity]) -> Mapping[OpportunityKind, Opportuni
     return other
 
 
-def _by_part(
+def _is_of(item: Opportunity, program: Combination | None) -> bool:
+    """Whether the edit of an opportunity is in a compiled program."""
+    return program is not None and program.holds(item.kind)
+
+
+def _once(
     found: Iterable[Opportunity],
-) -> Mapping[StepPart, tuple[Opportunity, ...]]:
-    groups: dict[StepPart, tuple[Opportunity, ...]] = {}
-    for item in found:
-        groups[item.part] = (*groups.get(item.part, ()), item)
-    return groups
+) -> Iterator[tuple[Opportunity, float]]:
+    """Each opportunity, the largest first, with the microseconds that it saves on its own.
+
+    Of an instruction that several shorten, only the largest saving counts.
+    """
+    counted: dict[str, float] = {}
+    for item in in_order(found):
+        saved_us = _saved_by_instruction(item)
+        shared = [min(us, counted.get(name, 0.0)) for name, us in saved_us.items()]
+        yield item, max(item.known_saving_us - fsum(shared), 0.0)
+        for name, us in saved_us.items():
+            counted[name] = max(us, counted.get(name, 0.0))
+
+
+def _saved_by_instruction(item: Opportunity) -> Mapping[str, float]:
+    """The microseconds of the expected saving that each shortened instruction contributes."""
+    all_us = fsum(item.shortened.values())
+    if all_us <= 0:
+        return {}
+    share = item.known_saving_us / all_us
+    return {name: us * share for name, us in item.shortened.items()}

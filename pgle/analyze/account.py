@@ -77,6 +77,8 @@ def account_of_trace(
     read = {item.kind for item in levers}
     if facts is not None:
         read |= BY_LEVER
+    if OpportunityKind.CAST in read:  # of the same products
+        read.add(OpportunityKind.PRECISION)
     of_findings = _of_findings(findings, basis, step.hardware)
     others = tuple(item for item in of_findings if item.kind not in read)
     found = {item.kind for item in others}

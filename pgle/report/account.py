@@ -238,7 +238,9 @@ def _base(account: Account) -> str:
         base = f"{base}, what was tried of the predicted step"
     if account.together_us <= 0:
         return base
-    return f"{base}; together {figures.share(account.share(account.together_us))}"
+    together = f"together {figures.share(account.share(account.together_us))}"
+    doubt = " if they add" if account.only_if_added else ""
+    return f"{base}; {together}{doubt}"
 
 
 def timed_note(account: Account, *, is_base: bool) -> str:
@@ -383,7 +385,9 @@ class AccountDocument(Document):
     parts: Mapping[str, float]
     bounds: StepBounds
     timed: TimedSteps | None
-    together: float
+    together: float  # of all opportunities, as a share of the step
+    # no compiled program has all their edits, so that `together` adds savings
+    only_if_added: bool
     contention: ContentionLoss | None
     opportunities: tuple[ListedOpportunity, ...]
 

@@ -35,7 +35,7 @@ from pgle.report.text import Document, flat, live, near, phases
 from pgle.report.timeline import PARTS, colored_parts
 from pgle.run.advise import Advised, OnAttempt
 from pgle.run.alternative_steps import Tried
-from pgle.run.alternatives import OF_COMMAND, Alternative, Kind
+from pgle.run.alternatives import OF_COMMAND, ROUNDING, Alternative, Kind
 from pgle.run.attempts import LONGEST, Attempt, place_of_edit
 from pgle.run.capture.captured import STEP_REMEDY, ComparedValues
 from pgle.run.compiler.compile import OnPhase
@@ -360,7 +360,7 @@ def _stand_in(item: Attempt) -> str:
         return (
             "with 64 bits a number, where XLA's attention stands in for cuDNN's kernel"
         )
-    if not any(change.kind == Kind.PRECISION for change in item.changes):
+    if not any(change.kind in ROUNDING for change in item.changes):
         return "with 64 bits a number"
     return "where operands of products are rounded as Tensor Cores round them"
 

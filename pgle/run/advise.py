@@ -41,6 +41,7 @@ from pgle.run.alternatives import (
     EXPLICIT,
     EXPLICIT_AXES,
     OF_COMMAND,
+    ROUNDING,
     Alternative,
     Kind,
     Written,
@@ -527,8 +528,7 @@ class _Trials:
         small.sort(key=lambda item: -item.least)
         for number, item in enumerate([*better[1:], *small], start=1):
             (change,) = item.changes
-            places = {(one.kind, one.where) for one in best.changes}
-            if (change.kind, change.where) in places:
+            if not _adds(change, best.changes):
                 continue
             name = f"both{number}"
             (made,) = self._made([Wanted(name, (*best.changes, change))])
@@ -709,6 +709,13 @@ def _as(other: Attempt, changes: tuple[Alternative, ...]) -> Attempt:
     """An attempt that makes the same program as another one."""
     why = f"the same program as {other.name}"
     return replace(other, changes=changes, why=why, same_as=other.name)
+
+
+def _adds(change: Alternative, to: Sequence[Alternative]) -> bool:
+    """Whether a change is another one than some: at another place, or of another kind."""
+    if change.kind in ROUNDING:
+        return all(one.kind not in ROUNDING for one in to)
+    return all((one.kind, one.where) != (change.kind, change.where) for one in to)
 
 
 def _is_better_alone(item: Attempt) -> bool:

@@ -54,6 +54,17 @@ _AS_HALVED = (
 )
 """The same in StableHLO."""
 
+CAST = "bfloat16"
+"""The type that a loss computes in if what it takes is cast (`pgle_hook/casts.py`)."""
+
+IN_BF16 = (
+    "cast = lambda tree: jax.tree.map(lambda a: a.astype(jnp.bfloat16) "
+    'if getattr(a, "dtype", None) == jnp.float32 else a, tree)'
+    "  # and cast(…) of parameters and data where the loss begins, "
+    ".astype(jnp.float32) of the loss that it returns"
+)
+"""What the user writes to compute a loss in bf16; gradients and the optimizer stay in f32."""
+
 NO_LOOP = "all iterations are written out, which does not carry over to more of them"
 SPREADS = "a NaN in the gradient of one row reaches every row"
 STILL_READ = "only if nothing reads the old state after the call"
@@ -183,6 +194,7 @@ class Kind(StrEnum):
     LOOKUP = "lookup"  # of rows, whose gradient is a scatter
     LOSS = "loss"  # over many words
     PRECISION = "precision"
+    CAST = "cast"  # of parameters and activations
     DONATION = "donation"
     WORDS = "words"  # of the command of a known trainer
     VARIED = "varied"  # a placeholder of the command
@@ -190,9 +202,19 @@ class Kind(StrEnum):
 
 
 CHANGES_VALUES = frozenset(
-    (Kind.ATTENTION, Kind.LOOKUP, Kind.LOSS, Kind.PRECISION, Kind.VARIED)
+    (
+        Kind.ATTENTION,
+        Kind.LOOKUP,
+        Kind.LOSS,
+        Kind.PRECISION,
+        Kind.CAST,
+        Kind.VARIED,
+    )
 )
 """Kinds that round otherwise, or of which nobody knows. The others compute the same values."""
+
+ROUNDING = frozenset((Kind.PRECISION, Kind.CAST))
+"""Kinds that round what products take. Each does all that another of them would."""
 
 OF_COMMAND = frozenset((Kind.WORDS, Kind.VARIED))
 """Kinds that change words of the command; the hook does nothing for them."""
@@ -531,11 +553,21 @@ def _unrolls(program: Written) -> Iterator[Alternative]:
 def _precisions(program: Written) -> Iterator[Alternative]:
     if _PRECISE.search(program.text):
         yield _with_precision(program, PRECISION)
-    of_f32 = len(_SINGLE.findall(program.text))
-    is_mostly = 2 * of_f32 > program.text.count(_PRODUCT)
-    if is_mostly and program.vendor is NVIDIA:
+    if _is_mostly_f32(program) and program.vendor is NVIDIA:
         halved = _with_precision(program, HALVED)
         yield replace(halved, limit="compare the loss: products keep 7 bits of f32")
+
+
+def _is_mostly_f32(program: Written) -> bool:
+    """Whether most products are of f32 arrays, by the default precision."""
+    of_f32 = len(_SINGLE.findall(program.text))
+    return 2 * of_f32 > program.text.count(_PRODUCT)
+
+
+def _casts(program: Written) -> Iterator[Alternative]:
+    if _is_mostly_f32(program):
+        limit = "compare the loss: all of it keeps 7 bits of f32"
+        yield Alternative(Kind.CAST, BY_HAND, CAST, IN_BF16, limit=limit)
 
 
 def _with_precision(program: Written, value: str) -> Alternative:
@@ -603,6 +635,7 @@ MAKERS: Sequence[Callable[[Written], Iterator[Alternative]]] = (
     _checkpoints,
     _unrolls,
     _precisions,
+    _casts,
     _donations,
 )
 """A row for each kind but `FLAGS`, which `advise.flag_settings` makes once the best step is known.

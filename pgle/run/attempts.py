@@ -12,7 +12,7 @@ from pgle.errors import as_change, cut
 from pgle.run.alternative_steps import MOST_SAID, Tried
 from pgle.run.alternatives import OF_COMMAND, Alternative, Kind
 from pgle.run.capture.captured import ComparedValues
-from pgle.run.untried import TRIED_BY
+from pgle.run.untried import TRIED_BY, combinations_of
 from pgle.schedule.control import Controlled
 from pgle.schedule.predict import Gain
 from pgle.schedule.verdict import Verdict
@@ -69,7 +69,7 @@ class Attempt:
 def shown_of(
     attempts: Sequence[Attempt], base: Tried, in_vain: Mapping[Kind, str]
 ) -> Shown:
-    """The best that trying the edit of each opportunity has shown.
+    """The best that trying the edit of each opportunity has shown, and the programs with several.
 
     Args:
         attempts: all trials.
@@ -77,6 +77,11 @@ def shown_of(
         in_vain: kinds whose trials made no other step, with how they ended.
     """
     found = {}
+    compiled = combinations_of(
+        ({change.kind for change in one.changes}, one.least)
+        for one in attempts
+        if len(one.changes) > 1 and one.gained and one.verdict is not Verdict.DIFFERS
+    )
     for opportunity, kind in TRIED_BY.items():
         tried = [
             one
@@ -85,7 +90,9 @@ def shown_of(
         ]
         if tried:
             best = max(tried, key=lambda one: (one.helps, one.least))
-            found[opportunity] = _trial_of(best, base)
+            holding = tuple(each for each in compiled if each.holds(opportunity))
+            trial = _trial_of(best, base)
+            found[opportunity] = replace(trial, combinations=holding)
         elif kind in in_vain:
             found[opportunity] = Trial(0.0, 0.0, 0.0, in_vain[kind], helps=False)
     return found

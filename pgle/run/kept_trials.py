@@ -5,6 +5,7 @@ program by the same costs read this file: those of one profile, or estimates for
 from __future__ import annotations
 
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 
 import msgspec
@@ -86,6 +87,7 @@ def trials_of_run(run: RunDirectory) -> Shown:
             run.path,
             topology=command.asked.shape,
         )
+        request = replace(request, profile=command.asked.profile)
         return kept_trials(with_hosts_flag(request))
     except UserError:  # for example, the run has no module
         return {}

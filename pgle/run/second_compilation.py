@@ -42,7 +42,19 @@ class Control:
 def control(
     session: Session, flags: Sequence[str], flag: str, make: Callable[[], Schedules]
 ) -> Control:
-    """Compile a program again with one more flag. Schedule it if the flag changes the program."""
+    """Compile a program again with one more flag. Schedule it if the flag changes the program. If it
+    does not compile, one compilation decides, and the failure says so.
+    """
+    try:
+        return _control(session, flags, flag, make)
+    except UserError as error:
+        why = f"not checked by a second compilation with {flag}: {error}"
+        return Control(flag, None, why)
+
+
+def _control(
+    session: Session, flags: Sequence[str], flag: str, make: Callable[[], Schedules]
+) -> Control:
     first = session.without_profile("baseline", flags).result()
     other = session.without_profile(f"{FOLDER}/baseline", (*flags, flag)).result()
     program = session.program(first)

@@ -70,12 +70,19 @@ from pgle.run.rehearse_program import (
     has_default,
     near_limit,
 )
-from pgle.run.second_compilation import fp8_choice_warning
+from pgle.run.second_compilation import (
+    Control,
+    Schedules,
+    control,
+    fp8_choice_warning,
+    lhs_gain,
+    profile_gain,
+)
 from pgle.run.timed import timed_steps
 from pgle.run.unmoved import unmoved_warnings
 from pgle.schedule.control import Controlled, hangs_on_choice, other_choice
 from pgle.schedule.placements import Move, compare_placements, placements
-from pgle.schedule.predict import Gain, Prediction, gain, predict
+from pgle.schedule.predict import Gain, Prediction, predict
 from pgle.steps.compare import change
 from pgle.tune.search import (
     PROGRESS,
@@ -188,6 +195,7 @@ class Gains:
     profile: Controlled
     default: Simulated | None = None  # by the user's flags; None: these have LHS too
     lhs: Controlled | None = None  # over that; None: there is none
+    failure: str = ""  # why no second compilation checked them, in one line
 
 
 @dataclass(frozen=True)
@@ -361,6 +369,7 @@ def tune(
         *network,
         *inert_warnings(flags, bench.jaxlib),
         *unmoved,
+        "" if gains is None else gains.failure,
         doubt,
         *_warnings(request, pgle, proof),
     ]
@@ -579,41 +588,40 @@ class Bench:
         second compilation is made only if the first gains enough.
         """
         default = self._default({}, self.baseline.profile)
-        first = self._gains(default, self.baseline, self.pgle)
-        lhs, profile = first.lhs, first.profile
-        is_open = pays(profile) or (lhs is not None and pays(lhs))
-        sides = (self.baseline.prediction, self.pgle.prediction)
-        if not is_open or not hangs_on_choice(sides):
-            return first
-        flag = typed_flag(other_choice(self.options({})))
-        try:
-            other = self._other_gains({flag.name: flag.value or ""}, default)
-        except UserError:  # then one compilation decides, as in a rehearsal
-            return first
-        profile = Controlled(profile.first, other.profile.first)
-        if lhs is not None and other.lhs is not None:
-            lhs = Controlled(lhs.first, other.lhs.first)
-        return Gains(profile, default, lhs)
+        first = _schedules(self.first, default, self.baseline, self.pgle)
+        found = self._control(first)
+        return Gains(
+            profile=profile_gain(first, found),
+            default=default,
+            lhs=lhs_gain(first, found),
+            failure="" if found is None else found.failure,
+        )
 
-    def _other_gains(self, flags: Flags, default: Simulated | None) -> Gains:
-        """The gains of the same schedules with more flags."""
+    def _control(self, first: Schedules) -> Control | None:
+        """The second compilation; None if the first gains too little, or if nothing depends on the
+        kernels for products.
+        """
+        gained = (profile_gain(first, None), lhs_gain(first, None))
+        is_open = any(each is not None and pays(each) for each in gained)
+        if not is_open or not hangs_on_choice([first.baseline, first.profiled]):
+            return None
+        flags = self.options({})
+        flag = other_choice(flags)
+        has_default = first.default is not None
+        make = partial(self._with_flag, flag, has_default=has_default)
+        return control(self.session, flags, flag, make)
+
+    def _with_flag(self, flag: str, *, has_default: bool) -> Schedules:
+        """The schedules of `gains` with one more flag."""
+        typed = typed_flag(flag)
+        flags = {typed.name: typed.value or ""}
         after = self.schedule((flags, "the profile"))
         folder = f"{self.folder_of(flags).name}/no-profile"
         result = self.session.schedule(folder, self.options(flags))
         costs, modelled = self._estimated(result.table)
         before = self.simulated((flags, "no profile"), result, costs, modelled)
-        if default is not None:
-            default = self._default(flags, costs)
-        return self._gains(default, before, after)
-
-    def _gains(
-        self, default: Simulated | None, baseline: Simulated, pgle: Simulated
-    ) -> Gains:
-        profile = Controlled(gain(baseline.prediction, pgle.prediction))
-        if default is None:
-            return Gains(profile)
-        lhs = Controlled(gain(default.prediction, baseline.prediction))
-        return Gains(profile, default, lhs)
+        default = self._default(flags, costs) if has_default else None
+        return _schedules(result, default, before, after)
 
     def _default(self, flags: Flags, costs: Profile) -> Simulated | None:
         """The schedule by the user's flags and more; None if that has LHS too."""
@@ -952,6 +960,21 @@ class _Search:
         files |= profile_files(out / "profile.pbtxt", proof.scheduled.profile)
         write_files(files, force=True)
         return tuple(Path(str(path)) for path in files)
+
+
+def _schedules(
+    compiled: CompileResult,
+    default: Simulated | None,
+    baseline: Simulated,
+    pgle: Simulated,
+) -> Schedules:
+    """The schedules of one compilation, as a rehearsal compares them."""
+    return Schedules(
+        compiled=compiled,
+        baseline=baseline.prediction,
+        profiled=pgle.prediction,
+        default=None if default is None else default.prediction,
+    )
 
 
 def gain_of(judged: OverWorlds) -> Gain:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from pgle.account.next_move import BY_ADVISE
 from pgle.account.value import (
     Account,
     Budget,
+    Combination,
     Opportunity,
     OpportunityKind,
     Refused,
@@ -24,6 +25,7 @@ TRIED_BY: Mapping[OpportunityKind, Kind] = {
     OpportunityKind.KEEP_LESS: Kind.CHECKPOINT,
     OpportunityKind.REMAT: Kind.REMAT,
     OpportunityKind.PRECISION: Kind.PRECISION,
+    OpportunityKind.CAST: Kind.CAST,
     OpportunityKind.DONATION: Kind.DONATION,
     OpportunityKind.FLAGS: Kind.FLAGS,
     OpportunityKind.UNROLL: Kind.UNROLL,
@@ -37,7 +39,6 @@ logits twice to save memory, so it does not show what fewer passes save.
 
 NO_ALTERNATIVE = "pgle has no alternative for it"
 NOT_FOUND = "pgle found no place in the program to change"
-OWN_TYPES = "pgle sets the precision of products, not the types of a program"
 OVER_BUDGET = "the budget ended before it"
 STOPPED = "the trials were stopped before it"
 OTHER_PLACES = f"at most {MOST_SITES} places of a kind are tried"
@@ -98,7 +99,26 @@ class Attempted:
             return self.impossible[alternative]
         if alternative in self.possible:
             return self.left
-        return OWN_TYPES if alternative is Kind.PRECISION else NOT_FOUND
+        return NOT_FOUND
+
+
+def combinations_of(
+    programs: Iterable[tuple[Collection[Kind], float]],
+) -> tuple[Combination, ...]:
+    """Return the programs whose edits are all for opportunities.
+
+    Args:
+        programs: of each compiled program the kinds of its edits, and what it saves of the step.
+    """
+    found = []
+    for kinds, saved in programs:
+        edits = [
+            frozenset(of for of, kind in TRIED_BY.items() if kind is each)
+            for each in sorted(kinds)
+        ]
+        if all(edits):
+            found.append(Combination(tuple(edits), saved))
+    return tuple(found)
 
 
 def refused_of(

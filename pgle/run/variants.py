@@ -23,6 +23,7 @@ from pgle.run.alternatives import (
     HALVED,
     JIT,
     OF_COMMAND,
+    ROUNDING,
     Alternative,
     Kind,
     halved,
@@ -281,7 +282,7 @@ class StepVariants:
     def compared(self, changes: Changes, folder: Path) -> ComparedValues:
         """Trace the function at a small size, run it on the CPU, and compare the values."""
         record = _Record()
-        precision = [one.value for one in changes if one.kind == Kind.PRECISION]
+        precision = [one.value for one in changes if one.kind in ROUNDING]
         function = getattr(self.step, "__wrapped__", self.step)
         with _alternatives(record, _switches(changes)) as made:
             made.comparison(record.compared, *precision).compare(

@@ -13,7 +13,7 @@ from pgle.account.levers import find_levers
 from pgle.account.levers.flow import Flow
 from pgle.account.levers.places import taken_us
 from pgle.account.step_costs import StepCosts
-from pgle.account.value import Basis, Opportunity, OpportunityKind
+from pgle.account.value import OTHER_WAY, Basis, Opportunity, OpportunityKind
 from pgle.worth import LEAST_GAIN
 from pgle.xla.hlo.dumps import read_modules
 from pgle.xla.hlo.module import Module
@@ -49,6 +49,8 @@ def check(step: StepCosts, found: tuple[Opportunity, ...]) -> None:
         is_worth = item.most_us >= LEAST_GAIN * step.step_us
         assert is_worth or item.kind is OpportunityKind.KEEP_LESS
     for one, other in combinations(found, 2):
+        if OTHER_WAY.get(one.kind) is other.kind:
+            continue
         assert not one.instructions & other.instructions
 
 

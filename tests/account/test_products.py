@@ -23,13 +23,19 @@ EXACT = DOT.replace(
 )
 
 
-def precision(text: str, us: float, **others: float) -> Opportunity | None:
+def precision(text: str, us: float, gpu: str = "h100-sxm") -> Opportunity | None:
+    """What products save alone."""
+    return lever_of(priced(text, {"y": us}, gpu=gpu), OpportunityKind.PRECISION)
+
+
+def cast(text: str, us: float, **others: float) -> Opportunity | None:
+    """What a cast of parameters and activations saves."""
     step = priced(text, {"y": us, **others}, gpu="h100-sxm")
-    return lever_of(step, OpportunityKind.PRECISION)
+    return lever_of(step, OpportunityKind.CAST)
 
 
-def product_us(dtype: str) -> float:
-    size = Matmul(batch=1, m=8192, n=4096, k=4096, dtype=dtype)
+def product_us(dtype: str, rounded: str = "") -> float:
+    size = Matmul(batch=1, m=8192, n=4096, k=4096, dtype=dtype, precision=rounded)
     return matmul_us(size, find_hardware("h100-sxm"))
 
 
@@ -39,13 +45,25 @@ def cast_us(elements: int) -> float:
 
 
 def test_f32_becomes_bfloat16() -> None:
-    found = precision(DOT, 900)
+    found = cast(DOT, 900)
     assert found is not None
     casts_us = cast_us(8192 * 4096) + cast_us(4096 * 4096)
     then_us = 900 * product_us("bf16") / product_us("f32")
     assert found.expected_us == pytest.approx(900 - then_us - casts_us)
-    assert found.title == "Multiply in bfloat16"
+    assert found.title == "Cast to bfloat16"
     assert found.most_us < 900
+
+
+def test_operands_are_rounded_without_casts() -> None:
+    found = precision(DOT, 900)
+    assert found is not None
+    then_us = 900 * product_us("f32", "dot_bf16_bf16_f32") / product_us("f32")
+    assert found.expected_us == pytest.approx(900 - then_us)
+    assert found.title == "Multiply in bfloat16"
+
+
+def test_only_nvidia_s_gpus_round_operands() -> None:
+    assert precision(DOT, 900, gpu="mi300x") is None
 
 
 def test_full_precision_becomes_tf32() -> None:
@@ -70,21 +88,22 @@ ENTRY main {
 
 
 def test_bfloat16_stays() -> None:
-    assert precision(DOT.replace("f32[", "bf16["), 900) is None
+    text = DOT.replace("f32[", "bf16[")
+    assert (precision(text, 900), cast(text, 900)) == (None, None)
 
 
 def test_a_product_that_is_bound_by_latency_stays() -> None:
     small = DOT.replace("8192", "16").replace("4096", "64")
-    assert precision(small, 2) is None
+    assert (precision(small, 2), cast(small, 2)) == (None, None)
 
 
 def test_a_kernel_of_f32_activations_takes_half_as_long_and_casts_may_cost_all() -> (
     None
 ):
-    alone = precision(DOT, 900, z=100)
+    alone = cast(DOT, 900, z=100)
     turned = "ROOT z = f32[4096,8192] transpose(y), dimensions={1,0}"
     text = DOT.replace("ROOT y", "y").replace("\n}", f"\n  {turned}\n}}")
-    found = precision(text, 900, z=100)
+    found = cast(text, 900, z=100)
     assert alone is not None
     assert found is not None
     # half of its bytes; a hundredth of its time is no bytes
@@ -99,8 +118,8 @@ def test_what_another_type_divides_from_the_products_stays() -> None:
         "\n  h = bf16[8192,4096] convert(y)\n  g = f32[8192,4096] convert(h)"
         "\n  ROOT z = f32[4096,8192] transpose(g), dimensions={1,0}\n}",
     )
-    near = precision(DOT, 900)
-    found = precision(text, 900, z=100)
+    near = cast(DOT, 900)
+    found = cast(text, 900, z=100)
     assert near is not None
     assert found is not None
     assert found.most_us == near.most_us

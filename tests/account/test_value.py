@@ -2,9 +2,12 @@
 
 from dataclasses import replace
 
+import pytest
 from accounts import STEP_US, account, opportunity
 
 from pgle.account.value import (
+    Basis,
+    Combination,
     OpportunityKind,
     StepBase,
     StepPart,
@@ -97,6 +100,63 @@ def test_one_edit_of_two_opportunities_counts_once() -> None:
 def test_one_edit_may_shorten_more_than_its_part() -> None:
     shown = {OpportunityKind.REPLICATED: replace(DIVIDED, part=StepPart.COMMUNICATION)}
     assert account(exposed=0.3).with_trials(shown).together_us == 0.7 * STEP_US
+
+
+def test_an_instruction_that_two_shorten_counts_once() -> None:
+    fuse = replace(opportunity(ATTENTION, 0.3), shortened={"softmax": 1.0})
+    cast = replace(
+        opportunity(OpportunityKind.CAST, 0.2), shortened={"softmax": 1.0, "dot": 3.0}
+    )
+    # a quarter of the cast's saving is of the softmax, which the fused call saves anyway
+    assert account(fuse, cast).together_us == pytest.approx(0.45 * STEP_US)
+
+
+BOTH = Combination((frozenset((ATTENTION,)), frozenset((FLAGS,))), 0.5)
+
+
+def tried(saved: float, *programs: Combination) -> Trial:
+    """An edit that helps, alone and in some programs."""
+    trial = replace(DIVIDED, saved=saved, least=saved, most=saved)
+    return replace(trial, words=f"{saved}", combinations=programs)
+
+
+def test_what_edits_save_together_is_what_one_program_with_them_saves() -> None:
+    alone = account(opportunity(ATTENTION, 0.3), opportunity(FLAGS, 0.4))
+    added = alone.with_trials({ATTENTION: tried(0.3)})
+    assert added.together_us == pytest.approx(0.7 * STEP_US)
+    compiled = alone.with_trials({ATTENTION: tried(0.3, BOTH)})
+    assert compiled.together_us == pytest.approx(0.5 * STEP_US)
+
+
+def test_what_no_program_has_together_is_added_with_a_doubt() -> None:
+    alone = account(opportunity(ATTENTION, 0.3), opportunity(FLAGS, 0.4))
+    assert note(alone).endswith("together 70.0 % if they add.")
+    compiled = alone.with_trials({ATTENTION: tried(0.3, BOTH)})
+    assert note(compiled).endswith("together 50.0 %.")
+    more = replace(
+        compiled, opportunities=(*compiled.opportunities, opportunity(PROFILE, 0.1))
+    )
+    assert note(more).endswith("together 60.0 % if they add.")
+
+
+def test_a_program_of_other_edits_says_nothing() -> None:
+    alone = account(opportunity(ATTENTION, 0.3), opportunity(PROFILE, 0.1))
+    found = alone.with_trials({ATTENTION: tried(0.3, BOTH)})
+    assert found.together_us == pytest.approx(0.4 * STEP_US)
+
+
+def test_flags_that_an_answer_compiled_itself_keep_their_saving() -> None:
+    own = replace(opportunity(FLAGS, 0.2), basis=Basis.COMPILED)
+    others = replace(DIVIDED, saved=-0.1, helps=False)
+    found = account(own).with_trials({FLAGS: others})
+    assert found.together_us == pytest.approx(0.2 * STEP_US)
+
+
+def test_the_other_way_to_shorten_the_same_products_is_not_added() -> None:
+    products = frozenset(("dot",))
+    cast = opportunity(OpportunityKind.CAST, 0.3, instructions=products)
+    found = account(cast).with_trials({PRECISION: tried(0.2)})
+    assert found.together_us == pytest.approx(0.3 * STEP_US)
 
 
 def test_an_edit_that_was_tried_says_of_which_step_its_saving_is_a_share() -> None:

@@ -14,6 +14,7 @@ import pytest
 import pgle
 from pgle.cli.main import run
 from pgle.mcp import TOOLS
+from pgle.run.compiler.cache import LIMIT_VARIABLE
 from pgle.run.inputs.step_times import read_runs
 from pgle.steps.series import steady_median_s
 
@@ -21,6 +22,7 @@ pytestmark = [pytest.mark.rehearse, pytest.mark.usefixtures("plugin_loaded_once"
 
 WORDS = [sys.executable, "-m", "pgle.workloads", "overlap", "--compile-only"]
 SIMULATED = ["--capture", "simulated", "--target", "a100"]
+FOUR = ["--target", "a100", "--devices", "4"]
 FACTORS = (1.0, 0.5, 0.9, 0.97, 0.99, 0.999, 1.001, 1.01, 1.03, 1.5)
 """The steps of ten run directories with the profile, over those of the first."""
 CARRIED = 2e-4
@@ -119,7 +121,8 @@ def finished(tmp_path_factory) -> Path:
 def answer(capsys, *words: object) -> dict[str, Any]:
     """The JSON of a command."""
     capsys.readouterr()
-    assert run([*map(str, words), "--json"]) in (0, 1)
+    command, *given = map(str, words)
+    assert run([command, "--json", *given]) in (0, 1)
     found: dict[str, Any] = json.loads(capsys.readouterr().out)
     return found
 
@@ -221,6 +224,56 @@ def test_a_profile_that_timed_steps_prove_has_their_gain(
     )
     assert account["timed"]["verdict"] == "faster"
     assert profile["basis"] == "simulated"
+
+
+EDITS = ("values in f32", "products of f32 values")
+
+
+def of_edits(found: Mapping[str, Any]) -> dict[str, tuple[float | None, str]]:
+    """What an answer expects of each edit of f32 values, and what trying it has shown."""
+    return {
+        item["kind"]: (item["expected"], item["tried"])
+        for item in found["account"]["opportunities"]
+        if item["kind"] in EDITS
+    }
+
+
+@pytest.mark.slow
+def test_every_answer_has_the_savings_that_were_compiled_by_its_own_costs(
+    tmp_path: Path, capsys, monkeypatch
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.delenv(LIMIT_VARIABLE, raising=False)
+    program = tmp_path / "program.py"
+    program.write_text(PROGRAM)
+    run_dir = tmp_path / "run"
+    words = ["--", sys.executable, str(program), "f32"]
+    simulated = ["--capture", "simulated", *FOUR]
+    assert run(["run", "--run-dir", str(run_dir), *simulated, *words]) in (0, 1)
+    answer(capsys, "advise", "--budget", "2", *FOUR, *words)
+    by_estimates = {
+        "rehearse": answer(capsys, "rehearse", *FOUR, *words),
+        "rehearse the run": answer(capsys, "rehearse", run_dir),
+        **documents(run_dir),
+    }
+    tried = {
+        name
+        for name, found in by_estimates.items()
+        if any(words for _, words in of_edits(found).values())
+    }
+    assert tried == {"rehearse"}  # the others have the profile's costs
+    advised = answer(capsys, "advise", "--budget", "2", run_dir)
+    saved = of_edits(advised)
+    assert saved.keys() == set(EDITS)
+    assert all(expected and words for expected, words in saved.values())
+    by_profile = {
+        "rehearse": answer(capsys, "rehearse", run_dir),
+        "tune": answer(capsys, "tune", "--budget", "1", "-o", tmp_path / "t", run_dir),
+        **documents(run_dir),
+    }
+    for name, found in by_profile.items():
+        assert of_edits(found) == saved, name
+        assert found["account"]["together"] == advised["account"]["together"], name
 
 
 @pytest.mark.minutes

@@ -8,14 +8,18 @@ from pathlib import Path
 import attrs
 import pytest
 
-from pgle.account.value import OpportunityKind, Refused, Trial
+from pgle.account.value import Combination, OpportunityKind, Refused, Trial
 from pgle.run.compiler.cache import LIMIT_VARIABLE
 from pgle.run.kept_trials import keep_trials, kept_trials
 from pgle.run.rehearse_program import RehearseRequest
 from pgle.xla.targets import load_target
 
 WORDS = "−70.1 %, attention cudnn, better"
-SHOWN = {OpportunityKind.ATTENTION: Trial(0.701, 0.69, 0.72, WORDS, helps=True)}
+WITH_FLAGS = Combination(
+    (frozenset((OpportunityKind.ATTENTION,)), frozenset((OpportunityKind.FLAGS,))), 0.75
+)
+TRIAL = Trial(0.701, 0.69, 0.72, WORDS, helps=True, combinations=(WITH_FLAGS,))
+SHOWN = {OpportunityKind.ATTENTION: TRIAL}
 
 
 @pytest.fixture

@@ -14,10 +14,10 @@ from pgle.run.untried import (
     NO_ALTERNATIVE,
     NOT_FOUND,
     OVER_BUDGET,
-    OWN_TYPES,
     TRIED_BY,
     Attempted,
     by_stake,
+    combinations_of,
     refused_of,
     untried_of,
 )
@@ -37,7 +37,8 @@ NO_KERNEL = "no kernel"
         ),
         (OpportunityKind.OPTIMIZER, Attempted({}, {}, {}), NO_ALTERNATIVE),
         (OpportunityKind.LOGITS, Attempted({}, {Kind.LOSS}, {}), NO_ALTERNATIVE),
-        (OpportunityKind.PRECISION, Attempted({}, {}, {}), OWN_TYPES),
+        (OpportunityKind.PRECISION, Attempted({}, {}, {}), NOT_FOUND),
+        (OpportunityKind.CAST, Attempted({}, {Kind.PRECISION}, {}), NOT_FOUND),
         (OpportunityKind.FLAGS, Attempted({Kind.FLAGS}, {}, {}), OVER_BUDGET),
     ],
 )
@@ -107,3 +108,12 @@ def test_what_may_save_most_is_tried_first_after_what_the_command_says() -> None
     scatter = opportunity(OpportunityKind.SCATTER, 0.1)
     found = [item.kind for item in by_stake(changes, account(scatter, precision))]
     assert found == [Kind.WORDS, Kind.PRECISION, Kind.LOOKUP, Kind.REMAT]
+
+
+def test_a_program_counts_for_all_opportunities_of_its_edits() -> None:
+    varied = ({Kind.LOOKUP, Kind.VARIED}, 0.9)  # another batch is no opportunity
+    (found,) = combinations_of([({Kind.LOOKUP, Kind.UNROLL}, 0.3), varied])
+    assert found.saved == 0.3
+    assert found.is_of((OpportunityKind.SCATTER, OpportunityKind.UNROLL))
+    assert found.holds(OpportunityKind.DENSE_GRADIENT)
+    assert not found.is_of((OpportunityKind.SCATTER, OpportunityKind.ATTENTION))

@@ -307,6 +307,53 @@ def test_products_of_f32_in_a_program_of_bfloat16_stay(tmp_path: Path) -> None:
     assert [each for each in found if each.kind == Kind.PRECISION] == []
 
 
+CASTING = """import jax
+import jax.numpy as jnp
+{cast}
+@jax.jit
+def step(w, x):
+    def loss({taken}):
+        {begin}
+        return jnp.tanh(x @ w).sum(){end}
+    return w - jax.grad(loss)({taken})
+"""
+
+
+def cast_by_hook(taken: str, folder: Path) -> tuple[Alternative, str]:
+    """The cast of a program whose loss takes or holds its arrays, and what the hook makes."""
+    plain = CASTING.format(cast="", taken=taken, begin="", end="")
+    before = lowered_program(plain, SQUARES, folder)
+    found = alternatives(Written([], Path("jit_step.mlir"), before))
+    (change,) = [each for each in found if each.kind == Kind.CAST]
+    record = _Record()
+    with _alternatives(record, [change.switch]) as hook:
+        hook.use(True)
+        return change.at(record.sites), lowered_program(plain, SQUARES, folder)
+
+
+SQUARES = [jax.ShapeDtypeStruct((16, 16), jnp.float32)] * 2
+
+
+def test_an_edit_that_casts_is_the_program_that_was_tried(tmp_path: Path) -> None:
+    change, tried = cast_by_hook("w, x", tmp_path)
+    cast, _, how = change.edit.partition("  # and ")
+    assert "where the loss begins" in how
+    edited = CASTING.format(
+        cast=cast,
+        taken="w, x",
+        begin="w, x = cast((w, x))",
+        end=".astype(jnp.float32)",
+    )
+    assert lowered_program(edited, SQUARES, tmp_path) == tried
+
+
+def test_arrays_that_a_loss_holds_are_cast_too(tmp_path: Path) -> None:
+    _, tried = cast_by_hook("w", tmp_path)
+    products = [line for line in tried.splitlines() if "stablehlo.dot_general" in line]
+    assert len(products) == 2
+    assert all("f32" not in line for line in products)
+
+
 DONATING = """import functools
 import jax
 

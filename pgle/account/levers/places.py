@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import replace
 from math import fsum
 
 from pgle.account.step_costs import StepCosts
-from pgle.account.value import Place
+from pgle.account.value import Opportunity, Place
 
 MOST_PLACES = 10  # an opportunity names at most so many
 _GIB = 1 << 30
@@ -17,6 +18,17 @@ def taken_us(step: StepCosts, names: Iterable[str]) -> float:
     sum.
     """
     return fsum(step.us.get(name, 0.0) for name in names)
+
+
+def with_shortened(step: StepCosts, item: Opportunity) -> Opportunity:
+    """The opportunity with the time of each instruction that it shortens, if its lever does not
+    say more.
+    """
+    if item.shortened:
+        return item
+    return replace(
+        item, shortened={name: _us(step, name) for name in item.instructions}
+    )
 
 
 def room_bytes(step: StepCosts) -> int | None:

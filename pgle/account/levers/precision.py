@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import fsum
 
@@ -12,8 +12,14 @@ from pgle.account.levers.places import places, taken_us
 from pgle.account.levers.savings import least_saved_us
 from pgle.account.step_costs import StepCosts
 from pgle.account.value import Basis, Opportunity, OpportunityKind, StepPart
+from pgle.costs.estimate.estimate import estimator
 from pgle.costs.estimate.products import Matmul, least_product_us, matmul_us
 from pgle.errors import in_words, many
+from pgle.xla.vendors import NVIDIA, maker_of
+
+_ALGORITHM = (
+    "dot_bf16_bf16_f32"  # rounds operands in f32 to bf16, as `Matmul.precision`
+)
 
 # arithmetic of f32 products: full precision, and XLA's default
 _SLOW = ("f32", "tf32")
@@ -68,51 +74,160 @@ def _of_casts(casts: Narrowed, least_us: float, at_peak_us: float) -> _Saving:
 
 
 def find(step: StepCosts, flow: Flow) -> Opportunity | None:
-    """The saving by TF32 if most products have full precision, else by bfloat16."""
+    """What products save alone: as TF32 if most have full precision, else in bfloat16."""
     slow = _slow_products(step, flow)
     if not slow:
         return None
-    kernels = [item.kernel for item in slow]
-    now_us = taken_us(step, kernels)
+    if _are_exact(step, slow):
+        return _as_tf32(step, slow)
+    rounded = [item for item in slow if not item.is_exact]
+    # XLA:GPU rounds the operands of a product on NVIDIA's GPUs only
+    if maker_of(step.hardware) is not NVIDIA:
+        return None
+    return _rounded(step, flow, rounded)
+
+
+def _as_tf32(step: StepCosts, slow: Sequence[_Slow]) -> Opportunity:
+    likely = sum(item.likely_us for item in slow)
     least = sum(item.times * item.least_us for item in slow)
-    exact = [item.kernel for item in slow if item.is_exact]
-    is_exact = taken_us(step, exact) > now_us / 2
-    if is_exact:
-        likely = sum(item.likely_us for item in slow)
-        saving = _Saving(
-            now_us - likely, least_saved_us(now_us, likely), now_us - least
-        )
-    else:
-        casts = narrowed(step, flow, _of_f32(flow))
-        likely = now_us - fsum(casts.kernels_us.get(name, 0.0) for name in kernels)
-        surely = min(least_saved_us(now_us, likely) - casts.casts_us, 0.0)
-        saving = _of_casts(casts, surely, likely - least)
-    why = _why(len(slow), now_us, likely, is_exact)
+    return _of_products(
+        step,
+        slow,
+        likely_us=likely,
+        most_us=taken_us(step, _kernels(slow)) - least,
+        title="Multiply as TF32",
+        why=_why(step, slow, "f32 without Tensor Cores", "as TF32", likely),
+        edit=_TF32,
+    )
+
+
+def _rounded(step: StepCosts, flow: Flow, slow: Sequence[_Slow]) -> Opportunity:
+    """The saving if operands are rounded: each kernel is priced again with other products."""
+    shares = _shares_of_rounded(step, flow)
+    kernels = _kernels(slow)
+    likely = fsum(step.us[name] * min(shares[name], 1.0) for name in kernels)
+    least = fsum(item.times * item.least_us for item in slow)
+    return _of_products(
+        step,
+        slow,
+        likely_us=likely,
+        most_us=taken_us(step, kernels) - least,
+        title="Multiply in bfloat16",
+        why=_why(step, slow, "f32", "with operands in bfloat16", likely),
+        edit=_ROUND,
+    )
+
+
+def _shares_of_rounded(step: StepCosts, flow: Flow) -> Mapping[str, float]:
+    """By kernel with products of f32 values, how much of its time it takes with rounded
+    operands.
+    """
+    names = {*_of_f32(flow)}
+    before = step.module
+    computations = {}
+    for name, computation in before.computations.items():
+        items = [
+            replace(item, precision=_ALGORITHM) if item.name in names else item
+            for item in computation.instructions
+        ]
+        computations[name] = replace(computation, instructions=tuple(items))
+    module = replace(before, computations=computations)
+    now = estimator(before, step.hardware)
+    then = estimator(module, step.hardware)
+    found = {}
+    for name in {flow.kernel[each] for each in names}:
+        now_us = now(before.instructions[name])
+        then_us = then(module.instructions[name])
+        found[name] = then_us / now_us if now_us > 0 else 1.0
+    return found
+
+
+def _of_products(
+    step: StepCosts,
+    slow: Sequence[_Slow],
+    *,
+    likely_us: float,
+    most_us: float,
+    title: str,
+    why: str,
+    edit: str,
+) -> Opportunity:
+    kernels = _kernels(slow)
+    now_us = taken_us(step, kernels)
+    expected_us = max(now_us - likely_us, 0.0)
     return Opportunity(
         kind=OpportunityKind.PRECISION,
-        expected_us=saving.expected_us,
-        least_us=saving.least_us,
-        most_us=saving.most_us,
-        part=saving.part,
+        expected_us=expected_us,
+        least_us=least_saved_us(now_us, likely_us),
+        most_us=max(most_us, expected_us),
+        part=StepPart.COMPUTE,
         basis=Basis.ESTIMATED,
-        title="Multiply as TF32" if is_exact else "Multiply in bfloat16",
+        title=title,
         why=why,
-        edit=_TF32 if is_exact else _BF16,
+        edit=edit,
         where=places(step, kernels),
         instructions=frozenset(kernels),
     )
 
 
-def _why(count: int, now_us: float, likely: float, is_exact: bool) -> str:
-    kind = "f32 without Tensor Cores" if is_exact else "f32"
-    other = "as TF32" if is_exact else "in bfloat16"
-    found = f"{many(count, 'product')} in {kind}: {in_words(now_us)} a step"
+def find_cast(step: StepCosts, flow: Flow) -> Opportunity | None:
+    """What a cast of parameters and activations to bfloat16 saves; None if most products have
+    full precision.
+    """
+    slow = _slow_products(step, flow)
+    if not slow or _are_exact(step, slow):
+        return None
+    kernels = _kernels(slow)
+    now_us = taken_us(step, kernels)
+    least = sum(item.times * item.least_us for item in slow)
+    casts = narrowed(step, flow, _of_f32(flow))
+    likely = now_us - fsum(casts.kernels_us.get(name, 0.0) for name in kernels)
+    surely = min(least_saved_us(now_us, likely) - casts.casts_us, 0.0)
+    saving = _of_casts(casts, surely, likely - least)
+    shortened = {name: us for name, us in casts.kernels_us.items() if us > 0}
+    shortened[StepPart.COMMUNICATION] = max(casts.communication_us, 0.0)
+    return Opportunity(
+        kind=OpportunityKind.CAST,
+        expected_us=saving.expected_us,
+        least_us=saving.least_us,
+        most_us=saving.most_us,
+        part=saving.part,
+        basis=Basis.ESTIMATED,
+        title="Cast to bfloat16",
+        why=_why(step, slow, "f32", "in bfloat16", likely),
+        edit=_BF16,
+        where=places(step, kernels),
+        instructions=frozenset(kernels),
+        shortened=shortened,
+    )
+
+
+def _kernels(slow: Sequence[_Slow]) -> Sequence[str]:
+    return [item.kernel for item in slow]
+
+
+def _are_exact(step: StepCosts, slow: Sequence[_Slow]) -> bool:
+    """Whether most of the time is of products in full precision."""
+    exact = [item.kernel for item in slow if item.is_exact]
+    return taken_us(step, exact) > taken_us(step, _kernels(slow)) / 2
+
+
+def _why(
+    step: StepCosts, slow: Sequence[_Slow], kind: str, other: str, likely: float
+) -> str:
+    now_us = taken_us(step, _kernels(slow))
+    found = f"{many(len(slow), 'product')} in {kind}: {in_words(now_us)} a step"
     return f"{found}, {other} {in_words(likely)}"
 
 
 _TF32 = (
     "Remove precision=HIGHEST and jax_default_matmul_precision from products that "
     "training does not need in full f32. TF32 rounds inputs to 10 bits: compare the loss."
+)
+_ROUND = (
+    'Call jax.config.update("jax_default_matmul_precision", "BF16_BF16_F32") where the '
+    "program begins. It rounds operands of products to 7 bits, adds in f32 and changes no "
+    "type: compare the loss."
 )
 _BF16 = (
     "Cast parameters and activations to bfloat16 before the layers, and keep f32 "

@@ -20,6 +20,7 @@ from pgle_hook import (
     after_import,
     batches,
     by_hand,
+    casts,
     chunks,
     fused_call,
     guarded,
@@ -142,7 +143,8 @@ class Alternatives:
 
     def precision(self):
         """What products are rounded to by the alternatives; empty: nothing."""
-        given = [one["value"] for one in self._chosen if one["kind"] == "precision"]
+        kinds = ("precision", "cast")
+        given = [one["value"] for one in self._chosen if one["kind"] in kinds]
         return given[0] if given else ""
 
     def undo(self):
@@ -226,11 +228,18 @@ class Alternatives:
 
     def _rewritten(self, function, argnums):
         rewriter = Rewriter(self._jax, self._replacements)
-        made = rewriter(function, argnums)
+        place = self._here()
 
         @functools.wraps(function)
         def rewritten(*args, **options):
-            call = made if self._is_on and self._in_graphs() else function
+            kinds = {kind for kind, _ in self._in_graphs()} if self._is_on else set()
+            call = function
+            if "cast" in kinds:
+                call = casts.casting(self._jax, function)
+                self._is_made_aside |= SetAside.is_on()
+                self._note("cast", place, BY_HAND, {})
+            if kinds - {"cast"}:
+                call = rewriter(call, argnums)
             return call(*args, **options)
 
         return rewritten
@@ -244,6 +253,8 @@ class Alternatives:
         }
         found = {}
         for kind, value in self._in_graphs():
+            if kind not in find:  # a cast
+                continue
             for node, replacements, about in find[kind](graph, value):
                 found.update(replacements)
                 self._is_made_aside |= SetAside.is_on() and bool(replacements)

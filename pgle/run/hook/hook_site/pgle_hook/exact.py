@@ -50,7 +50,8 @@ OPAQUE = frozenset(
 
 UPDATES = "update_jaxpr"  # of a scatter: what it does of a pair
 
-EMULATED = {"tensorfloat32": (8, 10), "BF16_BF16_F32": (8, 7)}
+CAST = "bfloat16"  # of products of arrays in bf16, as a cast makes them
+EMULATED = {"tensorfloat32": (8, 10), "BF16_BF16_F32": (8, 7), CAST: (8, 7)}
 """Bits of exponent and mantissa that a precision of products keeps of f32."""
 
 
@@ -217,7 +218,11 @@ class Exact:
         return Node(eqn, ()).bound(taken, **settings)
 
     def _is_emulated(self, eqn):
-        """Whether a product rounds its operands by the default precision of products."""
+        """Whether a product rounds its operands by the default precision of products, or takes
+        arrays that a cast rounds.
+        """
+        if self._precision == CAST:
+            return str(eqn.invars[0].aval.dtype) == CAST
         if str(eqn.invars[0].aval.dtype) != "float32":
             return False
         words = str(eqn.params.get("precision"))
