@@ -290,8 +290,10 @@ class Account:
         for place, item in enumerate(self.opportunities):
             if item.kind in shown and item.basis is not Basis.COMPILED:
                 found[place] = self._tried(item, shown[item.kind])
-        trials = [trial for trial in shown.values() if isinstance(trial, Trial)]
-        compiled = dict.fromkeys(each for one in trials for each in one.combinations)
+        compiled: dict[Combination, None] = {}
+        for trial in shown.values():
+            if isinstance(trial, Trial):
+                compiled |= dict.fromkeys(trial.combinations)
         return replace(
             self, opportunities=in_order(found), combinations=tuple(compiled)
         )

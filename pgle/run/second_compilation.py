@@ -42,8 +42,9 @@ class Control:
 def control(
     session: Session, flags: Sequence[str], flag: str, make: Callable[[], Schedules]
 ) -> Control:
-    """Compile a program again with one more flag. Schedule it if the flag changes the program. If it
-    does not compile, one compilation decides, and the failure says so.
+    """Compile a program again with one more flag. Schedule it if the flag changes the program.
+
+    If it does not compile, one compilation decides, and the failure says so.
     """
     try:
         return _control(session, flags, flag, make)

@@ -350,7 +350,9 @@ def tune(
         without = {} if proof is None else found.without(proof.scheduled.trial)
         gains = bench.gains() if proof is None and not unknown else None
         unmoved = unmoved_warnings(bench.session, request.flags, bench.first)
-        doubt = fp8_choice_warning(bench.session, bench.first)
+        doubts = [fp8_choice_warning(bench.session, bench.first)]
+    if gains is not None:
+        doubts.append(gains.failure)
     pgle = bench.pgle
     verdict = "not-better" if proof is None else "better"
     if unknown:
@@ -369,8 +371,7 @@ def tune(
         *network,
         *inert_warnings(flags, bench.jaxlib),
         *unmoved,
-        "" if gains is None else gains.failure,
-        doubt,
+        *doubts,
         *_warnings(request, pgle, proof),
     ]
     return Tuning(

@@ -39,9 +39,10 @@ LEVERS: tuple[tuple[Lever, ...], ...] = (
     (optimizer.find,),
     (remat.find_room,),
 )
-"""A function for each edit, which returns its opportunity, or None if the edit does not apply. Edits
-of one row are ways to shorten the same instructions. Otherwise an instruction belongs to the first
-that shortens it.
+"""A function for each edit, which returns its opportunity, or None if the edit does not apply.
+
+Edits of one row are ways to shorten the same instructions. Otherwise an instruction belongs to the
+first that shortens it.
 """
 
 

@@ -15,6 +15,7 @@ from pgle.account.value import Basis, Opportunity, OpportunityKind, StepPart
 from pgle.costs.estimate.estimate import estimator
 from pgle.costs.estimate.products import Matmul, least_product_us, matmul_us
 from pgle.errors import in_words, many
+from pgle.xla.hlo.module import Instruction
 from pgle.xla.vendors import NVIDIA, maker_of
 
 _ALGORITHM = (
@@ -123,14 +124,16 @@ def _shares_of_rounded(step: StepCosts, flow: Flow) -> Mapping[str, float]:
     operands.
     """
     names = {*_of_f32(flow)}
+
+    def rounded(item: Instruction) -> Instruction:
+        is_product = item.name in names
+        return replace(item, precision=_ALGORITHM) if is_product else item
+
     before = step.module
-    computations = {}
-    for name, computation in before.computations.items():
-        items = [
-            replace(item, precision=_ALGORITHM) if item.name in names else item
-            for item in computation.instructions
-        ]
-        computations[name] = replace(computation, instructions=tuple(items))
+    computations = {
+        name: replace(each, instructions=tuple(map(rounded, each.instructions)))
+        for name, each in before.computations.items()
+    }
     module = replace(before, computations=computations)
     now = estimator(before, step.hardware)
     then = estimator(module, step.hardware)
