@@ -1,10 +1,10 @@
 """`pgle advise` as a function: the compiler tries a program's alternatives.
 
-The program is captured once as it is. Then it waits at its step, which is captured with each
-alternative (`variants.py`). Each step is compiled and priced by one set of costs: the profile's
-where there is one, else estimates. If other kernels for products could turn the verdict, it is
-compiled with them, too. What all compilations find shorter is then combined, best first; flags are
-tried last, on the best program.
+The unchanged program is captured first. Then it waits at its step, which is captured with each
+alternative (`variants.py`). Each step is compiled, and priced by the same costs: a profile's, else
+estimates. If other kernels for matrix products could change the verdict, it is also compiled with
+them. Alternatives that all compilations find shorter are combined, best first. Flags are tried
+last, on the best program.
 """
 
 from __future__ import annotations
@@ -101,42 +101,43 @@ from pgle.xla.flags.catalogue import LHS
 from pgle.xla.flags.text import typed_flag
 from pgle.xla.targets import Target
 
-SAVED = 0.05  # share of the memory; a smaller saving is left out
+SAVED = 0.05  # share of the memory; smaller savings are not mentioned
 SAME_CALL = ComparedValues(why="the same call with a kernel that the CPU lacks")
 
 
 @dataclass(frozen=True)
 class Advised:
-    """What the compiler says of a program's alternatives."""
+    """The results of trying a program's alternatives."""
 
-    request: RehearseRequest  # the program as it is
+    request: RehearseRequest  # the unchanged program
     base: Tried
     attempts: tuple[Attempt, ...]  # in the order in which they were tried
-    # alternatives that make the same program, with their place
+    # alternatives that make an identical program, with their place
     unchanged: tuple[str, ...]
     left: int  # alternatives that were not tried
     left_sites: int  # call sites whose alternatives were not tried
-    # exit code of a shell for the signal that ended the trials; 0: none did
+    # shell exit code for the signal that ended the trials; 0: no signal
     ended_by: int
-    left_out: str  # what cannot be tried of what was given, and why
-    measure: Next | None  # the command that measures the program; None: it is none
-    # the command of this answer; None: of a function of this process
+    left_out: str  # alternatives that this input does not allow, and why
+    #: the command that measures the program; None: the input is not a program
+    measure: Next | None
+    # this command; None for a function of this process
     again: Next | None
-    account: Account  # of the step as it is
-    # what nobody tried: opportunities, the largest first, then alternatives, then places
+    account: Account  # account of the unchanged step
+    # untried opportunities, the largest first, then alternatives, then places
     untried: tuple[Untried, ...] = ()
-    left_alone: tuple[CallSite, ...] = ()  # found, without an alternative
+    left_alone: tuple[CallSite, ...] = ()  # call sites without an alternative
     warnings: tuple[str, ...] = ()
-    budget: int = 0  # with which all alternatives are tried
-    # what is kept for all answers on the program
+    budget: int = 0  # the budget that would try all alternatives
+    # the trials to store for all answers on the program
     shown: Shown = field(default_factory=dict)
-    # that was given, and is tried as it was run; None: another setting, or no run directory
+    # the given run directory, if it was tried with its own settings; else None
     run: RunDirectory | None = None
 
     @property
     def whole(self) -> Next | None:
-        """The command that tries what the budget left out; None: it left out nothing, or a
-        function of this process was given.
+        """The command that tries what the budget left out; None if nothing is left, or for a
+        function of this process.
         """
         is_cut = self.open is not None and self.open.why == OVER_BUDGET
         if self.again is None or not is_cut:
@@ -145,41 +146,43 @@ class Advised:
 
     @property
     def interrupted(self) -> bool:
-        """Whether the user ended it, or the machine did."""
+        """Whether the user or the machine ended the trials."""
         return bool(self.ended_by)
 
     @property
     def exit_code(self) -> int:
-        """Of the signal that ended it; 1 without a step; else as the program's own fault has it."""
+        """The exit code: of the signal that ended it; 1 without a step; else that of the program's
+        own failure.
+        """
         return (
             self.ended_by or int(bool(self.request.no_step)) or self.request.exit_code
         )
 
     @property
     def open(self) -> Untried | None:
-        """The largest opportunity that nobody tried; None: all that are worth it were."""
+        """The largest opportunity that nobody tried; None if all that matter were tried."""
         return next((item for item in self.untried if item.opportunity), None)
 
     @property
     def ranked(self) -> list[Attempt]:
-        """The largest gain first; what was not compiled last."""
+        """The attempts, the largest gain first. Attempts that were not compiled come last."""
         return sorted(self.attempts, key=_rank)
 
     @property
     def best(self) -> Attempt | None:
-        """The shortest step that both compilations confirm, or of those that fit if the program
-        as it is does not; None: nothing helps.
+        """The attempt with the shortest step that both compilations confirm. If the unchanged
+        program does not fit, only fitting attempts count. None: nothing helps.
         """
         return best_of(self.attempts)
 
 
 def placed(change: Alternative) -> str:
-    """A change with its place, if it has one."""
+    """A change, with its place if it has one."""
     return f"{change.name}, {change.where}" if change.where else change.name
 
 
 OnAttempt = Callable[[str, int, int], None]
-"""Called with what is done next, for which alternative, from 1 on, and how many there are."""
+"""Called with the next action, the alternative's number (from 1) and the number of alternatives."""
 
 
 def advise(
@@ -188,8 +191,8 @@ def advise(
     on_attempt: OnAttempt = lambda what, number, of: None,
     ending: Ending | None = None,
 ) -> Advised:
-    """Try a program's alternatives. Ctrl-C or SIGTERM ends the trials, not the answer, once the
-    program as it is, is known.
+    """Try a program's alternatives. Once the unchanged program is known, Ctrl-C or SIGTERM ends
+    only the trials, and the answer still comes.
     """
     if asked.function is not None and asked.executor != PROCESSES:
         remedy = "give the words of the program, or leave out the executor"
@@ -198,7 +201,7 @@ def advise(
     check_place(asked.executor)
     with prepared(_as_program(asked)) as (command, request):
         variants = variants_of(asked, command, request)
-        if asked.function is not None:  # traced as its variants are
+        if asked.function is not None:  # trace it as its variants are traced
             module, _ = variants.make_module((), request.out / NOW)
             request = replace(request, module=module)
         compiler = compiler_with_cache(
@@ -225,7 +228,7 @@ def advise(
 
 @contextmanager
 def _at_its_step(asked: Advise, variants: Variants) -> Iterator[Variants]:
-    """The variants, of a program with one that waits at its step; but not for other machines."""
+    """Give the variants of a program that waits at its step. Other machines cannot use that."""
     if asked.executor != PROCESSES or not isinstance(variants, ProgramVariants):
         yield variants
         return
@@ -237,7 +240,7 @@ def _at_its_step(asked: Advise, variants: Variants) -> Iterator[Variants]:
 def _makers(
     asked: Advise, maker: StepMaker, compiler: StepCompiler
 ) -> Iterator[Makers]:
-    """What makes the steps of alternatives: this process, or other machines."""
+    """Return what makes the steps of alternatives: this process, or other machines."""
     if asked.executor == PROCESSES:
         yield Here(compiler)
         return
@@ -247,7 +250,7 @@ def _makers(
 
 
 def _as_program(asked: Advise) -> Rehearse:
-    """What was asked for, as `rehearse` takes it: of a run directory its program."""
+    """Return the request in the form of `rehearse`. A run directory is replaced by its program."""
     options = attrs.asdict(asked, recurse=False)
     words = options.pop("words")
     for name in ("budget", "function", "vary", "executor"):
@@ -267,7 +270,7 @@ def _as_program(asked: Advise) -> Rehearse:
 
 
 def _run_of(asked: Advise) -> RunDirectory | None:
-    """The run directory that was given, if nothing else is asked than what was run there."""
+    """Return the given run directory, if the request does not change the run's settings."""
     is_as_it_ran = not asked.vary and not asked.next_words(Rehearse)
     return run_named_by(asked.words) if is_as_it_ran else None
 
@@ -281,21 +284,21 @@ class _Trials:
     request: RehearseRequest
     maker: StepMaker
     makers: Makers
-    compiler: StepCompiler  # of this process
+    compiler: StepCompiler  # compiler of this process
     on_attempt: OnAttempt
     ending: Ending
     attempts: list[Attempt] = field(default_factory=list)
-    begun: int = 0  # alternatives, combinations and settings of flags
-    planned: int = 0  # as many as are known of; combinations and flags come later
+    begun: int = 0  # number of alternatives, combinations and flag settings so far
+    planned: int = 0  # number known so far; combinations and flags come later
     unchanged: list[str] = field(default_factory=list)
-    # alternatives of the program that were tried, each alone; flags are none of them
+    # alternatives of the program that were tried alone, without flags
     alone: list[Alternative] = field(default_factory=list)
     are_flags_tried: bool = False
-    # by the digest of its step's module
+    # attempts by the digest of their step's module
     programs: dict[str, Attempt] = field(default_factory=dict)
-    # what was found and stays as it is, once each
+    # call sites that stay unchanged, each once
     left_alone: dict[CallSite, None] = field(default_factory=dict)
-    # the step of the program as it is, and the digest of its module; `_make_base` sets both
+    # the unchanged program's step, and its module's digest; `_make_base` sets both
     base: Tried = field(init=False)
     program: str = field(init=False)
 
@@ -369,7 +372,7 @@ class _Trials:
         program: Written,
         attempted: Attempted,
     ) -> Iterator[Untried]:
-        """Opportunities, alternatives and places of the program that nobody tried."""
+        """Return the program's opportunities, alternatives and places that nobody tried."""
         yield from untried_of(account, attempted)
         how = attempted.how[attempted.left]
         for change in every:
@@ -379,7 +382,9 @@ class _Trials:
             yield Untried(f"{site.kind}, {site.where}", OTHER_PLACES, AS_ELSEWHERE)
 
     def _attempted(self, every: Sequence[Alternative], program: Written) -> Attempted:
-        """Which kinds were tried. Words of a trainer's command try what they decide."""
+        """Return the kinds that were tried. Words of a trainer's command count for the kinds that
+        they decide.
+        """
         variants = self.maker.variants
         left_out = frozenset(Kind) - variants.kinds
         left = self._kinds_left(every)
@@ -416,7 +421,7 @@ class _Trials:
         )
 
     def _kinds_made(self) -> Collection[Kind]:
-        """Kinds of which an alternative made another step."""
+        """Return the kinds of which an alternative changed the step."""
         made: set[Kind] = set()
         for item in self.attempts:
             if item.gained is not None:
@@ -424,8 +429,8 @@ class _Trials:
         return made
 
     def _kinds_left_alone(self) -> Mapping[Kind, str]:
-        """Kinds whose places pgle found and did not change, with the reason. A kind with a trial
-        that made a step or failed is none of them.
+        """Return the kinds whose places pgle found and did not change, with the reason. Kinds with
+        a trial that made a step or failed are left out.
         """
         others = {*self._kinds_made(), *self._kinds_failed()}
         kinds = frozenset(Kind) - others
@@ -436,8 +441,8 @@ class _Trials:
         return found
 
     def _kinds_failed(self) -> Mapping[Kind, str]:
-        """Kinds of which no trial made a step and one failed, with what was tried and how it
-        ended.
+        """Return the kinds of which no trial made a step and at least one failed, with the trial
+        and its result.
         """
         found: dict[Kind, str] = {}
         for item in self.attempts:
@@ -447,8 +452,8 @@ class _Trials:
         return {kind: how for kind, how in found.items() if kind not in made}
 
     def _kinds_in_vain(self, every: Sequence[Alternative]) -> Mapping[Kind, str]:
-        """Kinds of which all trials failed or changed nothing, with what was tried and how it
-        ended. No edit of such a kind is proposed.
+        """Return the kinds of which all trials failed or changed nothing, with the trial and its
+        result. No edit of such a kind is proposed.
         """
         found = dict(self._kinds_failed())
         others = {*self._kinds_made(), *self._kinds_left_alone()}
@@ -459,21 +464,19 @@ class _Trials:
         return {kind: how for kind, how in found.items() if kind not in left}
 
     def _kinds_left(self, every: Sequence[Alternative]) -> Collection[Kind]:
-        """Kinds with alternatives that nobody tried."""
+        """Return the kinds with alternatives that nobody tried."""
         return {change.kind for change in every if change not in self.alone}
 
     def _make_base(self) -> str:
-        """Make the step of the program as it is, `base`. Return a note on what of its profile was
-        carried over; empty if nothing was.
+        """Make the unchanged program's step, `base`. Return a note on costs carried over from its
+        profile; empty if there are none.
         """
         self.maker, self.base, carried = self.maker.with_base(self.compiler)
         self.program = digest_of(self.maker.request.module)
         return carried
 
     def _try_all(self, wanted: Sequence[Alternative]) -> None:
-        """Try alternatives, combinations and flags, until Ctrl-C or a signal such as SIGTERM ends
-        that.
-        """
+        """Try alternatives, combinations and flags, until Ctrl-C or a signal such as SIGTERM."""
         if self.ending.code:
             return
         try:
@@ -485,7 +488,7 @@ class _Trials:
             self.ending.by(error)
 
     def _possible(self, program: Written) -> list[Alternative]:
-        """The alternatives that can be made of what was given."""
+        """Return the alternatives that this input allows."""
         every = alternatives(program)
         kinds = self.maker.variants.kinds
         return [change for change in every if change.kind in kinds]
@@ -504,7 +507,7 @@ class _Trials:
                 self.attempts.append(found)
 
     def _made(self, wanted: Sequence[Wanted]) -> Iterator[Made]:
-        """The steps that are wanted, in their order."""
+        """Yield the wanted steps, in their order."""
         made = self.makers.make_all(self.maker, wanted, {self.program, *self.programs})
         self.planned += len(wanted)
         for one in wanted:
@@ -516,8 +519,8 @@ class _Trials:
         self.on_attempt(what, self.begun, self.planned)
 
     def _combine(self) -> None:
-        """Add alternatives to the best one, one after the other: those that are better, then those
-        that save too little of the program's step, but not of the best one.
+        """Add alternatives to the best one, one by one: first those that help, then those whose
+        saving is too small for the original step, but not for the best one.
         """
         better = [item for item in self.attempts if _is_better_alone(item)]
         better.sort(key=lambda item: -item.least)
@@ -540,7 +543,7 @@ class _Trials:
                 best = found
 
     def _try_flags(self, most: int) -> None:
-        """Try flags, which `tune` would try first, on the best program."""
+        """Try the flags that `tune` would try first, on the best program."""
         best = best_of(self.attempts)
         step = self.base
         changes: tuple[Alternative, ...] = ()
@@ -562,10 +565,10 @@ class _Trials:
     def _attempt(
         self, made: Made, name: str, best: Attempt | None = None
     ) -> Attempt | None:
-        """What became of some changes; None if they change nothing.
+        """Return the result of some changes; None if they change nothing.
 
         Args:
-            best: what flags were added to; None: the program as it is.
+            best: the attempt to which flags were added; None: the unchanged program.
         """
         self.left_alone.update(dict.fromkeys(made.left))
         if made.failure:
@@ -600,7 +603,7 @@ class _Trials:
         return found
 
     def _with_values(self, found: Attempt, folder: Path) -> Attempt:
-        """The attempt with what it does to the step's values, if it changes them."""
+        """Return the attempt, with its effect on the step's values if it changes them."""
         if not any(change.changes_values for change in found.changes):
             return found
         if len(found.changes) > 1:
@@ -629,7 +632,7 @@ class _Trials:
     def _values_of_parts(
         self, changes: Sequence[Alternative]
     ) -> Iterator[ComparedValues]:
-        """What each change alone does to the step's values."""
+        """Return how each change alone affects the step's values."""
         for item in self.attempts:
             is_part = len(item.changes) == 1 and item.changes[0] in changes
             if is_part and item.values is not None:
@@ -642,11 +645,11 @@ class _Trials:
         before: Tried,
         by_estimates: Controlled | None = None,
     ) -> Judged:
-        """The verdict on a compiled alternative, and why.
+        """Judge a compiled alternative. Return the verdict and the reason.
 
         Args:
-            before: what the gain is over.
-            by_estimates: what estimates alone say, which must not be the opposite.
+            before: the step that the gain refers to.
+            by_estimates: the gain by estimates alone, which must not have the opposite sign.
         """
         have = self.request.allocator_bytes
         need = tried.memory_bytes
@@ -676,7 +679,7 @@ class _Trials:
         return Judged(found.verdict, "; ".join(filter(None, parts)))
 
     def _is_undivided(self, account: Account) -> bool:
-        """Whether the account's facts speak for another sharding of activations."""
+        """Whether the account suggests another sharding of activations."""
         base = self.base
         module = base.compiled.scheduled
         costs = step_costs(module, base.prediction, self.request.hardware)
@@ -689,7 +692,7 @@ class _Trials:
 
 
 def saved_memory(base: Tried, tried: Tried) -> str:
-    """How much less memory a step needs, in a clause; empty if hardly less."""
+    """Say in a clause how much less memory a step needs; empty if the difference is small."""
     saved = base.memory_bytes - tried.memory_bytes
     if not tried.memory_bytes or saved < SAVED * base.memory_bytes:
         return ""
@@ -697,7 +700,7 @@ def saved_memory(base: Tried, tried: Tried) -> str:
 
 
 def differing(values: ComparedValues) -> str:
-    """How far values are apart, in a clause."""
+    """Say in a clause how far values differ."""
     explained = "not by rounding: it computes something else"
     if values.are_rounded:
         explained = f"rounding explains {in_percent(values.tolerance, 2)}"
@@ -706,7 +709,7 @@ def differing(values: ComparedValues) -> str:
 
 
 def _as(other: Attempt, changes: tuple[Alternative, ...]) -> Attempt:
-    """An attempt that makes the same program as another one."""
+    """Return an attempt that makes the same program as another one."""
     why = f"the same program as {other.name}"
     return replace(other, changes=changes, why=why, same_as=other.name)
 
@@ -723,7 +726,7 @@ def _is_better_alone(item: Attempt) -> bool:
 
 
 def _is_small_alone(item: Attempt, best: Attempt) -> bool:
-    """Whether all that an attempt lacks is size, and it saves enough next to the best step."""
+    """Whether an attempt only lacks size, and saves enough next to the best step."""
     is_small = item.verdict is Verdict.UNSURE and not item.why and not item.same_as
     if not is_small or best.gained is None:
         return False
@@ -731,26 +734,28 @@ def _is_small_alone(item: Attempt, best: Attempt) -> bool:
 
 
 def _is_shorter(one: Attempt, other: Attempt) -> bool:
-    """Whether an attempt is shorter than another one by both compilations."""
+    """Whether both compilations find an attempt shorter than another one."""
     if one.tried is None or other.tried is None:
         return False
     return judge(one.tried.gain_over(other.tried)).verdict is Verdict.BETTER
 
 
 def _rank(item: Attempt) -> tuple[bool, bool, float]:
-    """What was not compiled is last; before it flags that do not help on the best program."""
+    """The sort key of an attempt. Attempts without a step are last, after flags that do not help on
+    the best program.
+    """
     is_idle = bool(flags_of(item.changes)) and not item.helps
     return item.gained is None, is_idle, -item.least
 
 
 def proof(command: Understood, variants: Variants, best: Attempt | None) -> Next | None:
-    """The command that measures a program, with the words that the best attempt changes; None: it
-    is no program.
+    """Return the command that measures the program with the best attempt's words; None if it is not
+    a program.
     """
     if not command.is_program:
         return None
     changes = () if best is None else best.changes
-    # a profile of the program as it was does not fit the changed one
+    # a profile of the unchanged program does not fit the changed one
     command = replace(command, asked=attrs.evolve(command.asked, profile=None))
     in_words = any(change.kind in OF_COMMAND for change in changes)
     if in_words and isinstance(variants, ProgramVariants):
@@ -760,8 +765,8 @@ def proof(command: Understood, variants: Variants, best: Attempt | None) -> Next
 
 
 def best_of(attempts: Sequence[Attempt]) -> Attempt | None:
-    """The shortest step of those that are worth an edit; None: nothing helps. Of settings of
-    flags an earlier one counts unless a later one is surely shorter.
+    """Return the attempt with the shortest step among those worth an edit; None: nothing helps.
+    Between flag settings the earlier wins, unless the later is surely shorter.
     """
     found = [item for item in attempts if item.helps]
     edits = [item for item in found if not flags_of(item.changes)]
@@ -774,14 +779,14 @@ def best_of(attempts: Sequence[Attempt]) -> Attempt | None:
     return best
 
 
-MOST_SETTINGS = 3  # settings of flags that are tried
+MOST_SETTINGS = 3  # most flag settings that are tried
 
 
 def flag_settings(
     step: Tried, given: Collection[str], target: Target
 ) -> list[Alternative]:
-    """Settings of flags that may shorten a step, LHS if it is off, and those that the search of
-    `tune` tries first for each kind of collective, in the order of their exposed time.
+    """Return flag settings that may shorten a step: LHS if it is off, then what `tune` tries first
+    for each kind of collective. Kinds with more exposed time come first.
 
     Args:
         given: names of flags that the user has set; they stay.
@@ -810,7 +815,7 @@ def flag_settings(
 
 
 def _setting_name(axis: Axis) -> str:
-    """The first setting of an axis in words; a threshold with its size."""
+    """Name the first setting of an axis; a threshold with its size."""
     if not axis.number:
         return axis.name
     mib = int(axis.settings[0][axis.number]) / (1 << 20)
@@ -818,8 +823,8 @@ def _setting_name(axis: Axis) -> str:
 
 
 def _turns(verdict: Verdict, by_estimates: Controlled | None) -> bool:
-    """Whether estimates alone give a change of the other sign. Costs that were measured for one
-    program only may be longer or shorter than estimates throughout.
+    """Whether estimates alone give a change of the opposite sign. Costs measured for only one of
+    two programs may all differ from estimates in the same direction.
     """
     if by_estimates is None or verdict not in (Verdict.BETTER, Verdict.WORSE):
         return False
@@ -828,7 +833,7 @@ def _turns(verdict: Verdict, by_estimates: Controlled | None) -> bool:
 
 
 def longer_by(before: Prediction, after: Prediction) -> str:
-    """Which part of the step grows most, in words; empty if none does."""
+    """Name the part of the step that grows most; empty if none does."""
     was = parts_of(before.timeline.breakdown)
     growth = {
         part: now_us - was[part]

@@ -1,7 +1,7 @@
-"""What a program could be written as instead: a table of kinds of alternatives.
+"""The alternatives to a program: a table of their kinds.
 
-Each is made by the hook while the program is captured again (`pgle_hook/alternatives.py`). Nothing
-in the user's files changes.
+The hook makes each of them while the program is captured again (`pgle_hook/alternatives.py`). The
+user's files do not change.
 """
 
 from __future__ import annotations
@@ -29,21 +29,21 @@ POLICIES = (
     "nothing_saveable",
     "everything_saveable",
 )
-"""Policies of `jax.checkpoint` that are tried; the last keeps all values, as no checkpoint does."""
+"""Policies of `jax.checkpoint` to try. The last keeps all values, as without a checkpoint."""
 
-DEFAULT_POLICY = "nothing_saveable"  # of `jax.checkpoint` without a policy
+DEFAULT_POLICY = "nothing_saveable"  # policy of `jax.checkpoint` if none is given
 
 CHECKPOINTED = ("dots_with_no_batch_dims_saveable", DEFAULT_POLICY)
-"""Policies of a checkpoint that is tried where there is none: one keeps the products."""
+"""Policies of a new checkpoint where the program has none. One of them keeps the products."""
 
-UNROLLED = (2, 4)  # iterations of a scan that are tried together
+UNROLLED = (2, 4)  # unroll factors of a scan
 
 PRECISION = "tensorfloat32"
-"""What jax's ``bfloat16`` and ``default`` are on a GPU, too (`jax.lax.Precision`)."""
+"""The meaning of jax's ``bfloat16`` and ``default`` on a GPU (`jax.lax.Precision`)."""
 
 HALVED = "BF16_BF16_F32"
-"""Of `jax.lax.DotAlgorithmPreset`: operands of f32 products are rounded to bf16 and added in f32,
-without another type in the program. XLA:GPU has it for CUDA from Ampere on (openxla/xla,
+"""A `jax.lax.DotAlgorithmPreset`: operands of f32 products are rounded to bf16, and sums are in
+f32. The program's types do not change. XLA:GPU has it for CUDA from Ampere on (openxla/xla,
 `algorithm_util.cc`).
 """
 
@@ -52,7 +52,7 @@ _AS_HALVED = (
     "accumulation_type = f32, lhs_component_count = 1, rhs_component_count = 1, "
     "num_primitive_operations = 1, allow_imprecise_accumulation = false>"
 )
-"""The same in StableHLO."""
+"""The same preset in StableHLO."""
 
 CAST = "bfloat16"
 """The type that a loss computes in if what it takes is cast (`pgle_hook/casts.py`)."""
@@ -70,10 +70,10 @@ SPREADS = "a NaN in the gradient of one row reaches every row"
 STILL_READ = "only if nothing reads the old state after the call"
 
 BY_HAND = "by hand"
-"""In place of a call site: what the program writes itself, wherever it does."""
+"""Replaces a call site: the program's own operations, wherever it writes them."""
 
 EXPLICIT = "explicit"
-"""In place of a setting, of a scan: its mesh has explicit axes."""
+"""Replaces a setting of a scan: its mesh has explicit axes."""
 
 PLACED = "place the batch so, too, and each device loads its part alone"
 """What dividing the batch in the step leaves: each device gets all of it."""
@@ -81,50 +81,50 @@ PLACED = "place the batch so, too, and each device loads its part alone"
 EXPLICIT_AXES = "the mesh has explicit axes, so that types say how a carry is divided"
 
 JIT = "jit"
-"""The kind of a call site that compiles a function, whose name it has in place of a setting."""
+"""The kind of a call site that compiles a function. Its setting is the function's name."""
 
 SHARED = "shared"
 """The kind of a call that passes one array several times, with names of parameters as options."""
 
 _PRECISE = re.compile(r"dot_general .*precision = \[(?:HIGHEST|HIGH)\b.*xf32>")
-"""A product of f32 arrays that the program does not leave to the Tensor Cores."""
+"""A product of f32 arrays that does not use the Tensor Cores."""
 
 _SINGLE = re.compile(
     r"(dot_general .*precision = \[DEFAULT, DEFAULT\])( : \(tensor<[^>]*f32>, tensor<[^>]*xf32>)"
 )
-"""A product of f32 arrays with the default precision, in two parts."""
+"""A product of f32 arrays with default precision, in two parts."""
 
 _PRODUCT = "stablehlo.dot_general "
 
 _WRITTEN_OUT = re.compile(r"stablehlo\.dot_general .*batching_dims.*x(?:bf16|f16)>")
-"""A product in half precision of each batch and head. Those of a loss have no such axes."""
+"""A product in half precision over batches and heads. Products of a loss have no such axes."""
 
 _IN_F32 = re.compile(
     r"dot_general .*batching_dims.*\(tensor<[^>]*xf32>, tensor<[^>]*xf32>\)"
 )
-"""The same of f32 arrays."""
+"""The same for f32 arrays."""
 
 _OF_EACH = re.compile(r"dot_general .*batching_dims")
-"""The same of any type."""
+"""The same for any type."""
 
 _LOOKED_UP = re.compile(
     r'"stablehlo\.scatter"(?:(?!stablehlo\.return)[\s\S])*?stablehlo\.add'
     r"(?:(?!stablehlo\.return)[\s\S])*?stablehlo\.return[^\n]*\n"
     r"[^\n]*-> tensor<(\d+)x\d+x(?:bf16|f16|f32)>"
 )
-"""A scatter that adds rows, and how many rows there are: the gradient of a lookup."""
+"""A scatter that adds rows, with the number of rows: the gradient of a lookup."""
 
 _LOGITS = re.compile(r"stablehlo\.dot_general .*-> tensor<(?:\d+x)+(\d+)x\w+>")
-"""A product, and its columns: perhaps words."""
+"""A product with its number of columns, which may be words."""
 
-_LOG = "stablehlo.log "  # of a sum of exponentials
+_LOG = "stablehlo.log "  # part of a sum of exponentials
 
-LEAST_ROWS = 1024  # as of `pgle_hook/lookups.py`
-MOST_ONE_HOT = 1 << 18  # rows of a table, as there
-LEAST_WORDS = 4096  # as of `pgle_hook/chunks.py`
+LEAST_ROWS = 1024  # as in `pgle_hook/lookups.py`
+MOST_ONE_HOT = 1 << 18  # most rows of a table, as there
+LEAST_WORDS = 4096  # as in `pgle_hook/chunks.py`
 
 CHUNKS = 8
-"""Parts of the tokens whose logits exist at once: of 8,192 tokens still 1,024."""
+"""Number of chunks of tokens. Only one chunk's logits exist at a time: 1,024 of 8,192 tokens."""
 
 LOOKUPS = {
     "one_hot": (
@@ -139,7 +139,7 @@ LOOKUPS = {
         "jnp.sort(kept[1].ravel()), len(kept[0]), indices_are_sorted=True), None)"
     ),
 }
-"""How the gradient of a lookup is computed, of the table with the places of rows, and `g`."""
+"""Code for a lookup's gradient, with the table, the rows' indices and `g`."""
 
 
 def lookup_edit(
@@ -147,12 +147,12 @@ def lookup_edit(
     call: str = "table[ids]",
     places: str = "jnp.where(ids < 0, ids + len(table), ids)",
 ) -> str:
-    """What the user writes in place of a lookup: a function `lookup(table, ids)`.
+    """Return the text that replaces a lookup: a function `lookup(table, ids)`.
 
     Args:
         how: a key of `LOOKUPS`.
         call: the lookup as the program has it, with its mode.
-        places: the rows that it takes, of ids in int32. Those out of bounds get no gradient.
+        places: code for the rows that it takes, from int32 ids. Rows out of bounds get no gradient.
     """
     kept = f"(table, (lambda ids: {places})(jnp.int32(ids)))"
     return (
@@ -175,28 +175,28 @@ IN_CHUNKS = (
     "losses = jnp.moveaxis(losses, 0, at).reshape(*labels.shape[:axis], -1)"
     "[..., : labels.shape[axis]]"
 )
-"""What the user writes in place of `losses_of(x, labels)`, the losses of all tokens, each with
-features and a label. The last axis of the labels is cut; if it is the only one, every eighth token
-is in a chunk, so that each device keeps its own.
+"""Text that replaces `losses_of(x, labels)`, the losses of all tokens. It cuts the last axis of the
+labels. If that is the only axis, each chunk takes every eighth token, so that devices keep their
+own.
 """
 
 
 class Kind(StrEnum):
-    """What an alternative changes."""
+    """The part of a program that an alternative changes."""
 
     SHARDING = (
         "sharding"  # of the batch, and of the carry of a scan as the batch is divided
     )
     ATTENTION = "attention"
     REMAT = "remat"
-    CHECKPOINT = "checkpoint"  # of the body of a scan, where there is none
+    CHECKPOINT = "checkpoint"  # of a scan's body that has none
     UNROLL = "unroll"
-    LOOKUP = "lookup"  # of rows, whose gradient is a scatter
+    LOOKUP = "lookup"  # of rows; the gradient is a scatter
     LOSS = "loss"  # over many words
     PRECISION = "precision"
     CAST = "cast"  # of parameters and activations
     DONATION = "donation"
-    WORDS = "words"  # of the command of a known trainer
+    WORDS = "words"  # of a known trainer's command
     VARIED = "varied"  # a placeholder of the command
     FLAGS = "flags"  # of XLA
 
@@ -211,13 +211,13 @@ CHANGES_VALUES = frozenset(
         Kind.VARIED,
     )
 )
-"""Kinds that round otherwise, or of which nobody knows. The others compute the same values."""
+"""Kinds that may round differently. All others compute the same values."""
 
 ROUNDING = frozenset((Kind.PRECISION, Kind.CAST))
 """Kinds that round what products take. Each does all that another of them would."""
 
 OF_COMMAND = frozenset((Kind.WORDS, Kind.VARIED))
-"""Kinds that change words of the command; the hook does nothing for them."""
+"""Kinds that change words of the command. The hook does nothing for them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -225,19 +225,20 @@ class Alternative:
     """One change of a program."""
 
     kind: Kind
-    where: str  # ``train.py:41``; empty: nobody knows a line of the program
+    where: str  # ``train.py:41``; empty: unknown
     value: str  # the new setting
-    edit: str  # what the user writes
-    rounds: bool = False  # words of a command that round otherwise
-    made_at: str = ""  # what the hook is told in place of `where`; empty: the same
-    limit: str = ""  # when it holds, or what it may cost other models or data; a clause
+    edit: str  # text for the user to write
+    rounds: bool = False  # whether words of a command change rounding
+    made_at: str = ""  # what the hook gets instead of `where`; empty: `where`
+    #: a clause: when the change holds, or its cost for other models or data
+    limit: str = ""
     library: str = ""  # file of an installed library that makes the call
     # what the text of the module divides; the hook does nothing for it
     batch: WholeBatch | None = None
 
     @property
     def name(self) -> str:
-        """It in a word or two: ``unroll 2``."""
+        """A short name: ``unroll 2``."""
         if self.kind in OF_COMMAND:
             return self.value
         if self.kind == Kind.FLAGS:
@@ -250,7 +251,9 @@ class Alternative:
         return is_in_words(self.kind, self.library)
 
     def at(self, sites: Sequence[CallSite]) -> Alternative:
-        """The same where it was found in a program, if it was made wherever it can be."""
+        """Return the alternative with the place where it was found, if it was made in all possible
+        places.
+        """
         found = [
             site for site in sites if (site.kind, site.now) == (self.kind, BY_HAND)
         ]
@@ -276,48 +279,48 @@ class Alternative:
         )
 
     def _written_for(self, site: CallSite) -> str:
-        """What is written in place of what was found there."""
+        """Return the text that replaces what was found at a site."""
         if self.kind == Kind.LOOKUP and site.call:
             return lookup_edit(self.value, site.call, site.options)
         return site.call or self.edit
 
     @property
     def switch(self) -> Mapping[str, str]:
-        """What makes the hook use it."""
+        """The instruction to the hook."""
         where = self.made_at or self.where
         return {"kind": self.kind, "where": where, "value": self.value}
 
     @property
     def changes_values(self) -> bool:
-        """Whether results may be others."""
+        """Whether the alternative may change results."""
         return self.rounds or self.kind in CHANGES_VALUES
 
     @property
     def is_same_call(self) -> bool:
-        """Whether it is a call of the program with another kernel, which the CPU lacks."""
+        """Whether it is a call of the program with another kernel, which CPUs lack."""
         is_by_hand = BY_HAND in (self.where, self.made_at)
         return self.kind == Kind.ATTENTION and not is_by_hand
 
 
 @dataclass(frozen=True)
 class Written:
-    """A program as it is written: its calls, and the text of its step's module."""
+    """A program as written: its calls, and the text of its step's module."""
 
     sites: Sequence[CallSite]
     module: Path
     text: str
-    words: Sequence[str] = ()  # of its command
+    words: Sequence[str] = ()  # words of its command
     is_too_large: bool = False  # for the GPU's memory
-    # devices repeat each other's work, or loops move activations from one to another
+    # whether devices repeat each other's work, or loops move activations between devices
     is_undivided: bool = False
-    # values of its placeholders, of which it has the first
+    # values of its placeholders; the unchanged program has the first of each
     vary: Mapping[str, Sequence[str]] = field(default_factory=dict)
     vendor: Vendor = NVIDIA  # of the GPUs
-    # functions that are executed as often as the step, and may use its state
+    # functions executed as often as the step, which may use its state
     alongside: Sequence[str] = ()
 
     def of(self, kind: Kind) -> Sequence[CallSite]:
-        """The first call sites of a kind; none of a kind that words of the command decide."""
+        """Return the first call sites of a kind; none if words of the command decide that kind."""
         return list(self._places(kind).values())[:MOST_SITES]
 
     def _places(self, kind: Kind) -> Mapping[str, CallSite]:
@@ -327,7 +330,7 @@ class Written:
 
     @property
     def left_out(self) -> str:
-        """What is not tried, and why."""
+        """The alternatives that are not tried, with reasons."""
         left: list[str] = []
         if not self.vendor.fused_attention and any(_unfused(self)):
             left.append(
@@ -343,7 +346,7 @@ class Written:
 
     @property
     def why_not_donated(self) -> str:
-        """Why some of the state is not donated; empty if nothing speaks against it."""
+        """Why some of the state is not donated; empty if it can be."""
         state = state_of(self.text)
         if state and self.alongside:
             return f"{some(self.alongside, 2)} may use the same state after the step"
@@ -354,14 +357,14 @@ class Written:
 
     @property
     def donated(self) -> Sequence[str]:
-        """Parameters of the step that may be donated."""
+        """Parameters of the step that can be donated."""
         if self.alongside:
             return []
         return [name for name in state_of(self.text) if name not in self._shared]
 
     @property
     def _shared(self) -> Collection[str]:
-        """Parameters of the step with an array that its call passes once more."""
+        """Parameters of the step whose array is also passed a second time."""
         called = (SHARED, self.function)
         given = (site for site in self.sites if (site.kind, site.now) == called)
         return ",".join(site.options for site in given).split(",")
@@ -372,8 +375,9 @@ class Written:
         return module_name(self.module).removeprefix("jit_")
 
     def jitted(self, function: str) -> CallSite | None:
-        """The program's own call of `jax.jit` for a function. None: nobody saw one, or a library
-        calls it: `jax.jit` in place of `flax.nnx.jit` loses what the step changes in its models.
+        """Return the program's own `jax.jit` call for a function. None if there is none, or if a
+        library makes it: `jax.jit` instead of `flax.nnx.jit` loses the step's changes to its
+        models.
         """
         found = [
             site for site in self.sites if (site.kind, site.now) == (JIT, function)
@@ -390,19 +394,19 @@ class Written:
 
 
 def no_fused_attention(vendor: Vendor) -> str:
-    """Why attention is not tried for the vendor's GPUs; empty if it is."""
+    """Say why attention is not tried on the vendor's GPUs; empty if it is."""
     if vendor.fused_attention:
         return ""
     return f"jax has no fused kernel of its own for {vendor.name}"
 
 
 def text_of(module: Path) -> str:
-    """A module, StableHLO as jax dumps it."""
+    """Read a module, which is StableHLO as jax dumps it."""
     return read_bytes(module).decode(errors="replace")
 
 
 def alternatives(program: Written) -> list[Alternative]:
-    """All alternatives of a program, in the order in which they are tried."""
+    """Yield all alternatives of a program, in the order of their trials."""
     libraries = {(site.kind, site.where): site.library for site in program.sites}
     found: list[Alternative] = []
     for make in MAKERS:
@@ -441,7 +445,7 @@ def _batches(program: Written) -> Iterator[Alternative]:
 
 
 def _explicit(program: Written) -> Iterator[str]:
-    """Where a carry would be divided if its mesh had no explicit axes."""
+    """Yield call sites whose carry could be divided if its mesh had no explicit axes."""
     for site in program.of(Kind.SHARDING):
         if program.is_undivided and site.now == EXPLICIT:
             yield site.where
@@ -463,7 +467,7 @@ def _attentions(program: Written) -> Iterator[Alternative]:
 
 
 def _unfused(program: Written) -> Iterator[str]:
-    """Where a program may have attention that is no fused kernel."""
+    """Yield call sites that may have unfused attention."""
     fused = (program.vendor.fused_attention, BY_HAND)
     for site in program.of(Kind.ATTENTION):
         if site.now not in fused:
@@ -492,8 +496,8 @@ def _losses(program: Written) -> Iterator[Alternative]:
 def _may_attend_by_hand(
     program: Written, fused: Collection[str], like: re.Pattern[str]
 ) -> bool:
-    """Whether the module may hold attention that is not one of the calls. A call that is not
-    fused looks the same in a module, so nothing is looked for next to one.
+    """Whether the module may contain attention besides the known calls. If a known call is not
+    fused, it looks the same in a module, so the answer is then False.
 
     Args:
         like: what its products look like.
@@ -505,8 +509,8 @@ def _may_attend_by_hand(
 
 
 def _surround_exponential(text: str, product: re.Pattern[str]) -> bool:
-    """Whether products of each batch and head are before and after an exponential, as those of
-    attention are; the first is of a given type.
+    """Whether products over batches and heads come before and after an exponential, as in
+    attention. The first product has a given type.
     """
     first = product.search(text)
     if first is None:
@@ -571,7 +575,7 @@ def _casts(program: Written) -> Iterator[Alternative]:
 
 
 def _with_precision(program: Written, value: str) -> Alternative:
-    """The default precision of products, set wherever the program sets it."""
+    """Set the default precision of products, wherever the program sets it."""
     usual = f'jax.config.update("jax_default_matmul_precision", "{value}")'
     edits: dict[str, str] = {}
     for site in program.sites:

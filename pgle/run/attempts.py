@@ -1,4 +1,4 @@
-"""What became of an alternative that `advise` tried, and what that shows about an opportunity."""
+"""The results of alternatives that `advise` tried, and what they show about an opportunity."""
 
 from __future__ import annotations
 
@@ -17,30 +17,32 @@ from pgle.schedule.control import Controlled
 from pgle.schedule.predict import Gain
 from pgle.schedule.verdict import Verdict
 
-LONGEST = 240  # characters of an edit that a screen has
+LONGEST = 240  # longest edit in characters that a screen has room for
 
 
 @dataclass(frozen=True)
 class Attempt:
-    """An alternative, or several together, with what became of it."""
+    """The result of trying an alternative, or several together."""
 
     changes: tuple[Alternative, ...]
     verdict: Verdict
-    why: str  # one clause; empty: the figures say all
+    why: str  # one clause; empty: the figures explain the verdict
     tried: Tried | None = None  # None: it was not compiled
-    gained: Controlled | None = None  # over the program as it is
+    gained: Controlled | None = None  # gain over the unchanged program
     same_as: str = ""  # an earlier attempt that makes the same program
-    # what it does to the step's values; None: they stay the same, or nobody compared
+    # effect on the step's values; None: they stay the same, or were not compared
     values: ComparedValues | None = None
-    module: Path | None = None  # that was compiled; None: it was not
-    work: float = 1.0  # how many times as much data as the program as it is takes
+    module: Path | None = None  # the compiled module; None: not compiled
+    work: float = 1.0  # amount of data relative to the unchanged program's
     added: Controlled | None = (
-        None  # of flags: what they gain over the best without them
+        None  # for flags: the gain over the best program without them
     )
 
     @property
     def deciding_gain(self) -> Controlled:
-        """What the verdict is on: of flags what they add; else what is gained over the program."""
+        """The gain that decides the verdict: for flags over the best program without them, else
+        over the unchanged program.
+        """
         return self.added or self.gained or Controlled(Gain(0.0, 0.0, 0.0, 0.0))
 
     @property
@@ -60,7 +62,7 @@ class Attempt:
 
     @property
     def are_values_compared(self) -> bool:
-        """Whether its results are known to be those of the program, but for rounding."""
+        """Whether its results were shown to equal the program's, up to rounding."""
         if not any(change.changes_values for change in self.changes):
             return True
         return self.values is not None and not self.values.why
@@ -69,12 +71,12 @@ class Attempt:
 def shown_of(
     attempts: Sequence[Attempt], base: Tried, in_vain: Mapping[Kind, str]
 ) -> Shown:
-    """The best that trying the edit of each opportunity has shown, and the programs with several.
+    """Return the best trial of each opportunity's edit, and the programs with several edits.
 
     Args:
         attempts: all trials.
         base: the step of the program as it is.
-        in_vain: kinds whose trials made no other step, with how they ended.
+        in_vain: kinds whose trials made no other step, with their results.
     """
     found = {}
     compiled = combinations_of(
@@ -99,13 +101,13 @@ def shown_of(
 
 
 def ending_of(item: Attempt) -> str:
-    """What was tried and how it ended, if it is no gain: ``attention cudnn: could not be made``."""
+    """Say what was tried and why it is not a gain: ``attention cudnn: could not be made``."""
     how = item.why or item.verdict
     return f"{item.name}: {cut(how, MOST_SAID)}"
 
 
 def _trial_of(best: Attempt, base: Tried) -> Trial:
-    """An attempt as the trial of an opportunity."""
+    """Turn an attempt into the trial of an opportunity."""
     answer = best.deciding_gain.answer
     is_shorter = best.helps and best.least > 0
     change = f"{as_change(-best.least)} of the predicted step"
@@ -136,7 +138,7 @@ def _trial_of(best: Attempt, base: Tried) -> Trial:
 
 
 def _shorter_part(base: Tried, best: Attempt) -> StepPart:
-    """The part of the step that an attempt shortens most."""
+    """Name the part of the step that an attempt shortens most."""
     if best.tried is None:
         return StepPart.COMPUTE
     was = parts_of(base.prediction.timeline.breakdown)

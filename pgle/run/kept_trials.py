@@ -47,8 +47,8 @@ def keep_trials(request: RehearseRequest, shown: Shown) -> None:
 
 
 def _is_more(new: _What, known: _What) -> bool:
-    """Whether something shown says more than what is known: a trial more than none, and of two
-    trials the one that helps more, since a smaller budget comes to fewer alternatives of a kind.
+    """Whether a new result says more than a known one. A trial says more than none. Of two trials
+    the one that helps more counts, because a smaller budget tries fewer alternatives.
     """
     if not isinstance(new, Trial):
         return not isinstance(new, int) and not isinstance(known, Trial)

@@ -231,7 +231,7 @@ def taken(flags: Sequence[str], python: str) -> tuple[tuple[str, ...], tuple[str
 
 
 def upgrade(before: Release, after: Release) -> Upgrade:
-    """What changes from one release to another."""
+    """Compare one release with another."""
     control = None
     if before.control_facts is not None and after.control_facts is not None:
         control = changes(before.control_facts, after.control_facts)

@@ -190,11 +190,13 @@ class Proven:
 
 @dataclass(frozen=True)
 class Gains:
-    """What a rehearsal finds: the gains of LHS and of the profile with the user's own flags."""
+    """The gains of LHS and of the profile with the user's own flags, as in a rehearsal."""
 
     profile: Controlled
-    default: Simulated | None = None  # by the user's flags; None: these have LHS too
-    lhs: Controlled | None = None  # over that; None: there is none
+    #: schedule with the user's flags; None: these also use LHS
+    default: Simulated | None = None
+    #: gain of LHS over `default`; None: there is no `default`
+    lhs: Controlled | None = None
     failure: str = ""  # why no second compilation checked them, in one line
 
 
@@ -221,17 +223,17 @@ class Tuning:
     launch: ProgramLaunch = field(
         default_factory=ProgramLaunch
     )  # how pgle runs the program of this module
-    gains: Gains | None = None  # of LHS and the profile; None: flags were found
+    gains: Gains | None = None  # gains of LHS and the profile; None: flags were found
     measure: Next | None = None  # the command that measures the program
     advise: Next | None = None  # the command that tries edits of the program
-    # that was given, if it is searched as it was run; None: another setting, or no run directory
+    # the run directory, if it is searched with its own settings; else None
     run: RunDirectory | None = None
     warnings: tuple[str, ...] = ()  # one line each
 
     @cached_property
     def account(self) -> Account:
-        """The step and what would shorten it: with the profile if it was timed or if flags were
-        found for it, else without, as a rehearsal has it.
+        """The step and what would shorten it. The step has the profile if it was timed or if flags
+        were found for it.
         """
         request = self.request
         timed = timed_steps(self.launch.run)
@@ -252,7 +254,7 @@ class Tuning:
         ).with_trials(kept_trials(request))
 
     def _tried(self, timed: TimedSteps | None) -> Iterable[Opportunity]:
-        """The flags that were found, or else the profile."""
+        """Return a trial of the found flags, else of the profile."""
         if self.proof is not None:
             return (self._of_flags(self.proof),)
         if self.gains is None or timed is not None:
@@ -285,7 +287,7 @@ class Tuning:
         return compare_placements(*placed)
 
     def _of_flags(self, proof: Proven) -> Opportunity:
-        """Return the opportunity that the found flags are."""
+        """Return the opportunity of setting the found flags."""
         saved = proof.saved
         step_us = self.pgle.prediction.step_us
         return Opportunity(
@@ -585,8 +587,8 @@ class Bench:
         )
 
     def gains(self) -> Gains:
-        """What LHS and the profile gain with the user's own flags, as a rehearsal finds it. The
-        second compilation is made only if the first gains enough.
+        """Return the gains of LHS and the profile with the user's own flags, as a rehearsal does.
+        The second compilation is made only if the first gains enough.
         """
         default = self._default({}, self.baseline.profile)
         first = _schedules(self.first, default, self.baseline, self.pgle)
@@ -599,8 +601,8 @@ class Bench:
         )
 
     def _control(self, first: Schedules) -> Control | None:
-        """The second compilation; None if the first gains too little, or if nothing depends on the
-        kernels for products.
+        """Return the second compilation; None if the first gains too little, or if nothing depends
+        on the kernels for products.
         """
         gained = (profile_gain(first, None), lhs_gain(first, None))
         is_open = any(each is not None and pays(each) for each in gained)
@@ -613,7 +615,7 @@ class Bench:
         return control(self.session, flags, flag, make)
 
     def _with_flag(self, flag: str, *, has_default: bool) -> Schedules:
-        """The schedules of `gains` with one more flag."""
+        """Return the schedules of `gains` with one more flag."""
         typed = typed_flag(flag)
         flags = {typed.name: typed.value or ""}
         after = self.schedule((flags, "the profile"))
@@ -625,7 +627,7 @@ class Bench:
         return _schedules(result, default, before, after)
 
     def _default(self, flags: Flags, costs: Profile) -> Simulated | None:
-        """The schedule by the user's flags and more; None if that has LHS too."""
+        """Return the schedule with the user's flags and more; None if it uses LHS too."""
         if not has_default(self.request):
             return None
         more = (f"--{name}={value}" for name, value in flags.items())

@@ -11,8 +11,8 @@ from pgle.errors import UserError
 from pgle.files import AnyPath, check_absent, sha256, write_files
 
 RECORDINGS = (".xplane.pb", ".hlo.pb", ".schedule.pb")
-"""Names that end like a profile's, but that readers take for a recording of a profiler or of
-XLA.
+"""Endings of names that look like a profile's, but that readers take for recordings of a profiler
+or of XLA.
 """
 
 
@@ -26,9 +26,7 @@ class Written:
 
 
 def check_output(path: AnyPath, *, force: bool, inputs: Iterable[AnyPath]) -> None:
-    """Raise `UserError` where a profile and its sidecar could not be written, before any long
-    work.
-    """
+    """Before any long work, raise `UserError` if a profile and its sidecar cannot be written."""
     check_suffix(path)
     if path.name.endswith(RECORDINGS):
         raise UserError(

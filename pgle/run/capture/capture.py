@@ -1,7 +1,7 @@
-"""The modules of a program, captured from a run on virtual CPU devices: StableHLO as jax hands it
-to the compiler.
+"""Capture the modules of a program from a run on virtual CPU devices, as StableHLO for the
+compiler.
 
-Of a jitted function of this process it is lowered here, for GPUs that are not there, without a run.
+A jitted function of this process is only lowered for GPUs, without a run.
 """
 
 from __future__ import annotations
@@ -55,11 +55,11 @@ from pgle.xla.flags.text import format_flags, to_be_extended
 from pgle.xla.targets import Target
 from pgle.xla.vendors import NVIDIA
 
-SHOWN = 5  # modules that a message about something else names
-MOST_SAID = 300  # characters of a line of the program's that a message quotes
+SHOWN = 5  # modules that a message lists if it is about something else
+MOST_SAID = 300  # characters of the program's line that a message quotes
 
 COMPUTE = "PGLE_COMPUTE"
-"""Variable by which large modules are executed, too, instead of taking their results as zeros."""
+"""Variable that makes large modules execute. Otherwise their results are zeros."""
 
 
 HOST_DEVICES, EFFORT_OF_CPUS = OF_CPUS
@@ -72,26 +72,26 @@ UNHOOKED = (
 
 
 MOST_DEVICES = 2048
-"""Of a capture: XLA's CPU client takes device 2,048 for one of another process
+"""Most devices of a capture: XLA's CPU client assigns device 2,048 to another process
 (`kMaxCpuDevicesPerProcess`).
 """
 
-DEFAULT_DEVICES = 4  # virtual CPU devices when nobody says how many
+DEFAULT_DEVICES = 4  # virtual CPU devices if nothing names a number
 
 
 @dataclass(frozen=True)
 class Devices:
-    """How many devices a captured program has, and who names it."""
+    """The number of devices of a captured program, and whether it was given."""
 
     count: int
-    assumed: bool = False  # nobody names it
-    # ``SxHxD``: slices, hosts of each, devices of each host; None: one host
+    assumed: bool = False  # nothing names the number
+    # ``SxHxD``: slices, hosts per slice, devices per host; None: one host
     topology: str | None = None
 
 
 def devices_for(asked: int | None, *, topology: str | None = None) -> Devices:
-    """The devices of a captured program: as asked, else of the topology, else as the user's
-    XLA_FLAGS say, else `DEFAULT_DEVICES`.
+    """Return the devices of a captured program: as asked, else from the topology, else from the
+    user's XLA_FLAGS, else `DEFAULT_DEVICES`.
     """
     if topology and asked in (None, devices_in(topology)):
         return Devices(devices_in(topology), topology=topology)
@@ -122,12 +122,12 @@ def capture_modules(
         folder: new folder for the modules.
         target: the GPU that the program sees.
         devices: virtual CPU devices.
-        quiet_s: once something is captured, stop the program when nothing new came for so long: on
-            CPUs the steps themselves may take hours.
-        choose: the module that is wanted, as in `choose_module`; None: the program's step, which a
-            program that fails must have executed again and again before.
+        quiet_s: seconds without a new module after which the program is stopped, because steps may
+            take hours on CPUs.
+        choose: the wanted module, as in `choose_module`; None: the program's step. A program that
+            fails must have executed it several times before.
         until_step: stop the program as soon as its step, or what `choose` names, is known.
-        output: what the program's output goes to: a descriptor, or `subprocess.DEVNULL`.
+        output: where the program's output goes: a descriptor, or `subprocess.DEVNULL`.
         alternatives: changes of the program that the hook makes: ``kind``, ``where``, ``value``.
 
     Returns:
@@ -135,8 +135,8 @@ def capture_modules(
 
     Raises:
         UserError: the command cannot be started or compiled nothing, or XLA refuses a flag.
-        WorkloadError: it failed before it had compiled anything, or before its step was executed
-            again and again.
+        WorkloadError: it failed before it compiled anything, or before it executed its step several
+            times.
     """
     if devices.count > MOST_DEVICES:
         raise UserError(
@@ -199,11 +199,11 @@ def compare_values(
     step: str,
     alternatives: Sequence[Mapping[str, str]],
 ) -> ComparedValues:
-    """Run a command until its step is traced, and compare what that computes with alternatives and
-    without.
+    """Run a command until its step is traced, and compare the step's values with and without
+    alternatives.
 
     Args:
-        step: the name of its function; the others are those of `capture_modules`.
+        step: the name of its function. The others are as in `capture_modules`.
     """
     compare = {"kind": "compare", "where": step, "value": ""}
     code = _run_once(
@@ -223,7 +223,7 @@ def compare_values(
 
 
 def _why_not_compared(folder: Path, code: int) -> str:
-    """Why a program that has ended has compared nothing, in a clause."""
+    """Say in a clause why an ended program compared nothing."""
     if (folder / STOPPED).is_file():
         return "pgle stopped the program, which took longer than --quiet-for"
     how = "failed" if code else "ended"
@@ -243,7 +243,7 @@ def _run_once(
     until_step: bool,
     alternatives: Sequence[Mapping[str, str]],
 ) -> int:
-    """Run the command into a new folder; its exit code as of `run_program`."""
+    """Run the command into a new folder. Return its exit code, as `run_program` does."""
     claim(folder)
     folder.mkdir(parents=True, exist_ok=True)
     return run_program(
@@ -261,11 +261,11 @@ def _run_once(
 
 
 def ended_by_zeros(folder: Path, code: int, choose: str | None) -> str:
-    """Why zeros for results may have ended a captured program early, in a clause; empty if they did
-    not.
+    """Say in a clause why zeros for results may have ended a captured program early; empty if they
+    did not.
 
-    They may if the program failed by an exception that numbers cause, or ended by itself without a
-    training step.
+    They may if an exception due to numbers ended it, or if it ended by itself without a training
+    step.
     """
     program = read_captured(folder)
     found = modules_in(folder)
@@ -284,8 +284,7 @@ def ended_by_zeros(folder: Path, code: int, choose: str | None) -> str:
 def _with_ones(
     how: Callable[..., int], folder: Path, code: int, why: str, choose: str | None
 ) -> int:
-    """Run the program again, with ones for results, and keep the run that got further in the
-    folder.
+    """Run the program again, with ones for results. Keep the run that got further in the folder.
 
     Returns:
         The exit code of that run.
@@ -298,7 +297,7 @@ def _with_ones(
         and bool(modules_in(again))
         and not ended_by_zeros(again, other, choose)
     )
-    # A failure that other numbers do not prevent is the program's own.
+    # If the failure does not depend on numbers, it is the program's own.
     is_own = bool(code and other) and _is_further(again, folder)
     kept, gone = (again, folder) if is_better or is_own else (folder, again)
     shutil.rmtree(gone, ignore_errors=True)
@@ -308,7 +307,7 @@ def _with_ones(
 
 
 def _is_further(one: Path, other: Path) -> bool:
-    """Whether a run of a program executed as many of its modules as another one."""
+    """Whether a run executed at least as many of its modules as another run."""
     counts = [len(read_captured(folder).executed) for folder in (one, other)]
     return counts[0] >= counts[1]
 
@@ -326,7 +325,7 @@ def _how_it_ended(program: CapturedProgram, code: int) -> str:
 
 
 def _hint(program: CapturedProgram, code: int, devices: Devices) -> str:
-    """What may be why a program failed that is no fault of its own."""
+    """Suggest why a program failed, if that may not be its own fault."""
     hint = ""
     if devices.assumed:
         hint = f"; it had {devices.count} devices, which is assumed: --devices N gives it others"
@@ -340,8 +339,8 @@ def _hint(program: CapturedProgram, code: int, devices: Devices) -> str:
 
 
 def _flag_error(words: str, program: str) -> UserError:
-    """The error for a program that XLA ended over a flag, in XLA's own words: the flag is in the
-    user's XLA_FLAGS, or the program sets it.
+    """Return the error for a program that XLA ended because of a flag, in XLA's words. The flag is
+    from the user's XLA_FLAGS or from the program.
     """
     is_users = any(flag.name in words for flag in user_flags().flags)
     return UserError(
@@ -352,7 +351,7 @@ def _flag_error(words: str, program: str) -> UserError:
 
 
 def _no_module(folder: Path, code: int, devices: Devices) -> str:
-    """How a program that failed ended, and why it had compiled nothing."""
+    """Say how a failed program ended, and why it had compiled nothing."""
     program = read_captured(folder)
     before = "before it had compiled anything"
     if program.python:
@@ -369,7 +368,7 @@ def _no_module(folder: Path, code: int, devices: Devices) -> str:
 
 
 def _no_call(folder: Path) -> str:
-    """What to do about a program that ended well and compiled nothing."""
+    """Say what to do about a program that succeeded and compiled nothing."""
     if read_captured(folder).python:
         return "does it call a jitted function?"
     if (folder / STARTED).is_file():
@@ -387,20 +386,20 @@ def capture_environment(
     serves: str = "",
     passes: int = 0,
 ) -> dict[str, str]:
-    """The environment of a capturing run: CPU platform, virtual devices, dumps on, no compilation
-    cache.
+    """Return the environment of a capturing run: CPU platform, virtual devices, dumps on, no
+    compilation cache.
 
-    The hook in it has the program see the target, and has every module dumped as jax lowers it for
-    GPUs. The devices are the job's if the command starts several processes. With `ones`, small
-    results of large modules are ones. With `serves`, the program waits where it calls the function
-    of this name (`WaitingProgram`), after `passes` other modules of that function.
+    Its hook shows the target GPU to the program, and dumps every module as lowered for GPUs. The
+    devices are the job's if the command starts several processes. With `ones`, small results of
+    large modules are ones. With `serves`, the program waits where it calls the function of this
+    name (`WaitingProgram`), after `passes` other modules of that function.
     """
     user = user_flags()
     given = [flag for flag in user.flags if flag.name != HOST_DEVICES]
     flags = [f"--{HOST_DEVICES}={devices.count}"]
-    if user.value(EFFORT_OF_CPUS) is None:  # the code for CPUs is thrown away
+    if user.value(EFFORT_OF_CPUS) is None:  # the code for CPUs is discarded
         flags.append(f"--{EFFORT_OF_CPUS}=0")
-    # XLA reads nothing behind what it ignores of the user's text
+    # XLA ignores everything after an invalid part of the user's text
     all_flags = filter(None, (format_flags(given), *flags, user.ignored))
     wanted = to_be_extended(" ".join(all_flags))
     memory_bytes = (memory_fraction(os.environ) or 1.0) * target.memory_bytes
@@ -436,32 +435,32 @@ def capture_environment(
     return {
         **with_hook(os.environ, config),
         "JAX_PLATFORMS": "cpu",
-        _CHECK: "1",  # the plugin has no CUDA libraries to look for
+        _CHECK: "1",  # the plugin must not search for CUDA libraries
         "XLA_FLAGS": wanted,
         "JAX_DUMP_IR_TO": str(folder.resolve()),
         "JAX_ENABLE_COMPILATION_CACHE": "false",
     }
 
 
-# A jitted function of this process: what a capture of its program would dump of it.
+# A jitted function of this process: make what a capture of its program would dump.
 
 _CHECK = NVIDIA.plugin.skip_check
-_GPUS = ("nvidia[0-9]*", "dxg")  # in /dev, of Linux and of WSL
+_GPUS = ("nvidia[0-9]*", "dxg")  # in /dev, on Linux and on WSL
 _DRIVER = Path(
     "/dev/nvidiactl"
-)  # where it exists jax looks for a GPU, also if there is none
+)  # if it exists, jax looks for a GPU, even if there is none
 
 _LOCK = RLock()
 _MESH = re.compile(
     r"(?:sdy\.mesh @\w+ = <|sharding = \"\{devices=)\[(.*?)\]"
-)  # the latter before jax 0.7
+)  # before jax 0.7
 _PARTITIONS = re.compile(r"mhlo\.num_partitions = (\d+)")
 _OF_KERNEL = re.compile(r'(?<=")[^"\n]*/ipykernel_\d+/')
-"""Where a notebook's cells are files: another folder in every kernel, for the same step."""
+"""Folders of notebook cells. Each kernel has another folder for the same step."""
 
 
 _NEEDS_DEVICES = (
-    "AbstractMesh cannot be used"  # of jax, of attention by cuDNN among others
+    "AbstractMesh cannot be used"  # jax's message, for example from cuDNN attention
 )
 _GIVE_THE_PROGRAM = "give the words of the program, whose process has devices"
 
@@ -472,15 +471,15 @@ def lowered_step(
     folder: Path,
     target: Target,
 ) -> Path:
-    """The file of a step's module, StableHLO as jax dumps it.
+    """Write a step's module as StableHLO, as jax dumps it, and return the file.
 
-    Arrays stand for their shapes. The mesh may be an `AbstractMesh`, which needs no devices.
+    Only the shapes of arrays count. The mesh may be an `AbstractMesh`, which needs no devices.
 
     Args:
-        step: jitted by jax, flax or equinox; any other function is jitted.
-        args: what it takes: arrays, or `jax.ShapeDtypeStruct` with or without shardings.
-        folder: for the file; it exists.
-        target: the GPU that it is lowered for.
+        step: a function jitted by jax, flax or equinox; any other function is jitted here.
+        args: its arguments: arrays, or `jax.ShapeDtypeStruct` with or without shardings.
+        folder: existing folder for the file.
+        target: the GPU to lower for.
     """
     import jax
 
@@ -493,13 +492,13 @@ def lowered_step(
     given: Any = jax.tree.map(_shape, tuple(args))
     if not hasattr(step, "lower"):
         step = jax.jit(step)
-    elif not hasattr(step, "trace"):  # of equinox
+    elif not hasattr(step, "trace"):  # made by equinox
         given = jax.tree.map(_placed, given)
     try:
         with _for_gpus(target) as made:
             step.lower(*given)  # type: ignore[attr-defined]
         text = _OF_KERNEL.sub("", made[-1].as_text(debug_info=True))
-    except Exception as error:  # of the user's function, and whatever jax says of it
+    except Exception as error:  # errors of the user's function, or of jax about it
         what = f"cannot be lowered for GPUs: {type(error).__name__}: {one_line(str(error))[:400]}"
         remedy = _GIVE_THE_PROGRAM if _NEEDS_DEVICES in str(error) else ""
         raise UserError(what, where=name, remedy=remedy) from error
@@ -515,8 +514,8 @@ def lowered_steps(
     folder: Path,
     target: Target,
 ) -> tuple[list[Path], dict[int, str]]:
-    """The modules of a step at several sizes, and of each other size why not; `build` may raise
-    ValueError.
+    """Return the modules of a step at several sizes, and the reason for each size without one.
+    `build` may raise ValueError.
     """
     found: list[Path] = []
     unfit: dict[int, str] = {}
@@ -539,8 +538,8 @@ def lowered_steps(
 
 
 def _shape(leaf: Any) -> Any:
-    """An array as its shape, with its sharding if it is on several devices; anything else as it
-    is.
+    """Replace an array by its shape, with its sharding if it is on several devices. Other leaves
+    stay.
     """
     import jax
 
@@ -556,8 +555,8 @@ def _shape(leaf: Any) -> Any:
 
 
 def _placed(leaf: Any) -> Any:
-    """A shape as an array that takes no memory and says how it is sharded: equinox asks for
-    arrays.
+    """Make an array of a shape that takes no memory and knows its sharding, because equinox asks
+    for arrays.
     """
     import jax
     import numpy as np
@@ -572,7 +571,7 @@ def _placed(leaf: Any) -> Any:
 
 @contextmanager
 def _for_gpus(target: Target) -> Iterator[list[Any]]:
-    """Have everything lowered for GPUs, whoever asks jax for it; the list gets what was lowered."""
+    """Lower everything for GPUs within the block. The yielded list gets what was lowered."""
     import jax
 
     made: list[Any] = []
@@ -593,9 +592,7 @@ def _for_gpus(target: Target) -> Iterator[list[Any]]:
 
 @contextmanager
 def _without_cuda() -> Iterator[None]:
-    """On a machine without a GPU, keep jax from logging a traceback about CUDA libraries when it
-    first looks at it.
-    """
+    """On a machine without a GPU, keep jax from logging a traceback about CUDA libraries."""
     if _CHECK in os.environ or any(any(Path("/dev").glob(name)) for name in _GPUS):
         yield
         return
@@ -616,15 +613,15 @@ _QUESTIONS = (
     "check_compute_capability",
     "is_cuda_compute_capability_equal",
 )
-"""What jax's attention by cuDNN asks of this machine."""
+"""The questions that jax's cuDNN attention asks about this machine."""
 
 
 @contextmanager
 def _with_cudnn(target: Target) -> Iterator[None]:
-    """Have jax's attention by cuDNN find a cuDNN and the target, which may not be here."""
+    """Make jax's cuDNN attention find a cuDNN and the target GPU, which may be absent here."""
     try:
         module: Any = import_module(_CUDNN)
-    except ImportError:  # of a jax without it
+    except ImportError:  # a jax without cuDNN attention
         yield
         return
     usual = {
@@ -646,7 +643,7 @@ def _numbers(version: str) -> list[int]:
 
 
 def _check_mesh(name: str, text: str) -> None:
-    """Refuse a module with a mesh of several devices that jax takes for one of a single device."""
+    """Refuse a module whose mesh has several devices, but which jax lowered for a single device."""
     found = _PARTITIONS.search(text)
     sizes = [_size(mesh[1]) for mesh in _MESH.finditer(text)]
     if found and int(found[1]) == 1 and max(sizes, default=1) > 1:

@@ -1,5 +1,5 @@
-"""Captured modules: a folder of programs as jax handed them to the compiler, and which of them is
-the step.
+"""Captured modules: a folder of programs as jax gave them to the compiler, and how to find the step
+among them.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from pgle.xla.flags.text import Flag, format_flags
 T = TypeVar("T")
 
 _PRODUCT = re.compile(rb"\bdot_general\b| dot\(|\x12\x03dot|\bconvolution\b")
-"""A matrix product in StableHLO, in text of HLO and in its protobuf, whose second field is the
+"""A matrix product in StableHLO, in HLO text, or in HLO protobuf, where the second field is the
 opcode.
 """
 
@@ -36,15 +36,15 @@ _COLLECTIVE = re.compile(
     rb"|collective_broadcast)\b"
     rb"|[ \x0a-\x14](?:all-reduce|all-gather|reduce-scatter|all-to-all|collective-permute)\b[^-]"
 )
-"""The same of a collective."""
+"""A collective in the same forms."""
 
 _SPLIT = re.compile(rb'sdy\.sharding<@[^>]*\{"|mhlo\.sharding = "\{devices=\[')
-"""An argument that is split over devices, in Shardy's notation or GSPMD's."""
+"""An argument divided over devices, in Shardy's or GSPMD's notation."""
 
 
 def once(read: Callable[[Path], T]) -> Callable[[Path], T]:
-    """The same function, which reads a file again only once it has changed: a program that is
-    waited for is looked at several times a second.
+    """Return the same function, but read a file again only after it has changed. A running program
+    is examined several times a second.
     """
     kept = cache(lambda module, mtime_ns, size: read(module))
 
@@ -57,7 +57,7 @@ def once(read: Callable[[Path], T]) -> Callable[[Path], T]:
 
 @once
 def multiplies(module: Path) -> bool:
-    """Whether a dump, StableHLO or HLO, as text or protobuf, holds a matrix product or a
+    """Whether a dump (StableHLO or HLO, text or protobuf) contains a matrix product or a
     convolution.
     """
     return _PRODUCT.search(read_bytes(module)) is not None
@@ -65,8 +65,8 @@ def multiplies(module: Path) -> bool:
 
 @once
 def communicates(module: Path) -> bool:
-    """Whether a dump holds collectives, or makes XLA insert some: jax's multiplies or sums sharded
-    arguments.
+    """Whether a dump contains collectives, or makes XLA insert some because it multiplies or sums
+    sharded arguments.
     """
     data = read_bytes(module)
     if _COLLECTIVE.search(data):
@@ -79,7 +79,7 @@ def communicates(module: Path) -> bool:
 
 
 def _types_of(module: Path) -> tuple[Counter[str], Counter[str]]:
-    """How many arrays of each type a dump of jax takes, and how many it returns."""
+    """Count the arrays of each type that a dump by jax takes, and those that it returns."""
     with module.open(errors="replace") as lines:
         main = next((line for line in lines if " @main(" in line), "")
     taken, _, returned = main.partition(") -> ")
@@ -89,13 +89,13 @@ def _types_of(module: Path) -> tuple[Counter[str], Counter[str]]:
 
 @once
 def taken_by(module: Path) -> Counter[str]:
-    """How many arrays of each type a dump of jax takes: ``tensor<8x128xf32>``."""
+    """Count the arrays of each type, such as ``tensor<8x128xf32>``, that a dump by jax takes."""
     return _types_of(module)[0]
 
 
 @once
 def is_training(module: Path) -> bool:
-    """Whether a dump of jax multiplies matrices and returns half of what it takes, by type:
+    """Whether a dump by jax multiplies matrices and returns half of its arguments' types:
     parameters or gradients.
     """
     taken, returned = _types_of(module)
@@ -104,7 +104,7 @@ def is_training(module: Path) -> bool:
 
 @once
 def devices_of(module: Path) -> int | None:
-    """For how many devices a dump of jax is; None where it does not say."""
+    """Return the number of devices of a dump by jax; None if it does not say."""
     with module.open(errors="replace") as lines:
         head = next((line for line in lines if line.startswith("module @")), "")
     found = re.findall(r"mhlo\.num_(?:partitions|replicas) = (\d+)", head)
@@ -114,23 +114,24 @@ def devices_of(module: Path) -> int | None:
 PROGRAM = ".program.json"  # the record that the hook writes: `CapturedProgram`
 
 STARTED = f"{PROGRAM}.started"
-"""There once a Python with the hook has started; it holds the exception that ended one without
-jax.
+"""Exists once a Python with the hook has started. If a program ended without jax, it contains the
+exception.
 """
 
-CODE = ".exit_code"  # there where the program failed
+CODE = ".exit_code"  # exists if the program failed
 
-STOPPED = ".stopped"  # there where we stopped the program, which had compiled nothing new for long
+#: exists if pgle stopped the program because it had compiled nothing new for long
+STOPPED = ".stopped"
 
 PARTITIONED = ".after_spmd_partitioner.hlo.pb"
-"""What the hook's partitioned module of a program with custom partitioning is called, in place of
-``_compile.mlir``.
+"""Replaces ``_compile.mlir`` in the name of a module that the hook partitioned, for custom
+partitioning.
 """
 
-SIGNALLED = 128  # exit codes from here on: a signal ended the program
+SIGNALLED = 128  # exit codes from here on mean that a signal ended the program
 
 _OF_RUNTIME = ("JaxRuntimeError", "XlaRuntimeError")
-"""Exceptions of the devices, which are CPUs here."""
+"""Exceptions of the devices, which are CPUs in a capture."""
 
 NEVER_OF_ZEROS = (
     ImportError,
@@ -144,14 +145,14 @@ NEVER_OF_ZEROS = (
     NotImplementedError,
     UnicodeError,
 )
-"""Exceptions that other numbers do not prevent."""
+"""Exceptions that do not depend on numbers."""
 
 _STATIC_FLOAT = re.compile(r"static -?(\d+\.\d*(e[-+]?\d+)?|\d+e[-+]?\d+)")
-"""A static argument as the hook writes it, if it could as well be an array."""
+"""A static argument, as the hook writes it, that could also be an array."""
 
-MOST_CHANGES = 4  # arguments that a line on a second compilation names
+MOST_CHANGES = 4  # most arguments that a line on a second compilation lists
 
-SUBSTANTIAL = 0.05  # part of the largest module's size that a step has at least
+SUBSTANTIAL = 0.05  # a step is at least this share of the largest module's size
 
 STEP_REMEDY = (
     "compile the step with jax.jit, wait longer for it with --quiet-for 600, or name it with "
@@ -168,9 +169,8 @@ def modules_in(folder: Path, *, dumps: bool = False) -> tuple[Path, ...]:
     numbers.
 
     Args:
-        folder: where they are.
-        dumps: where jax dumped none, the ones that XLA dumped before it optimised them
-            (``--xla_dump_to``).
+        folder: folder of the dumps.
+        dumps: if jax dumped none, use XLA's dumps before optimization (``--xla_dump_to``).
     """
     found = sorted(folder.glob("jax_ir*_compile.mlir"))
     if dumps and not found:
@@ -191,14 +191,14 @@ def modules_in(folder: Path, *, dumps: bool = False) -> tuple[Path, ...]:
 
 @dataclass(frozen=True)
 class CallSite:
-    """A call of the program that could be made otherwise."""
+    """A call of the program that has alternatives."""
 
     # ``attention``, ``remat``, ``unroll``, ``sharding``; ``jit``: a function is compiled;
     # ``shared``: its first call passes one array several times
     kind: str
     where: str  # ``train.py:41``
-    # its setting: implementation, policy, unrolled iterations, the spec of a batch; of the last two
-    # the function
+    # present setting: implementation, policy, unrolled iterations, spec of a batch; for ``jit`` and
+    # ``shared`` the function
     now: str = ""
     # iterations of a scan; of ``sharding`` the size of the batch
     length: int = 0
@@ -209,35 +209,38 @@ class CallSite:
     # the fused call in place of attention by hand, as it is written; a lookup with its mode; what
     # else than `jax.config.update` sets a precision
     call: str = ""
-    note: str = ""  # what names in the call stand for
-    mask: str = ""  # of attention: the program's ``own``, or none
-    causal: bool = False  # of attention: whether queries see no later keys
-    # it is a bare ``decorator``, or in a ``partial`` that is one; else empty
+    note: str = ""  # meaning of names in the call
+    mask: str = ""  # for attention: ``own`` if the program gives a mask
+    causal: bool = False  # for attention: whether queries see no later keys
+    # whether it is a bare ``decorator``, or in a ``partial`` used as one; else empty
     form: str = ""
-    library: str = ""  # file of an installed library that calls: ``flax/core/lift.py``
+    #: file of an installed library that makes the call: ``flax/core/lift.py``
+    library: str = ""
     called: str = ""  # the library's function that the program calls
-    why: str = ""  # it is left as it is; empty: it is not
+    why: str = ""  # why it cannot be changed; empty: it can
 
 
-ROUNDS_CONSTANTS = 2.0**-20  # unit of a comparison, as of `pgle_hook/values.py`
+ROUNDS_CONSTANTS = 2.0**-20  # unit of a comparison, as in `pgle_hook/values.py`
 
 
 @dataclass(frozen=True)
 class ComparedValues:
-    """A step's values at a small size on the CPU, with alternatives against without. Both are
-    computed with 64 bits a number.
+    """How far a step's values differ with and without alternatives, at a small size on the CPU.
+    Both sides compute with 64-bit numbers.
     """
 
-    # the largest of loss, gradients and results, relative to what it changes
+    # largest difference of loss, gradients and results, relative to the size of each
     difference: float = 0.0
-    tolerance: float = 0.0  # the most that rounding explains
-    worst: str = ""  # where they are of: ``gradient['layer']['w']``
-    unit: float = 0.0  # what rounds once: products on Tensor Cores, else constants
-    seen: int = 0  # losses and gradients that were compared
-    results: int = 0  # results of the step that were compared
-    noisy: int = 0  # others, which rounding the arguments changes too much
-    sizes: str = ""  # that were made small: ``2048 → 16``
-    why: str = ""  # why nothing was compared; empty: it was
+    tolerance: float = 0.0  # largest difference that rounding explains
+    worst: str = ""  # where the largest difference is: ``gradient['layer']['w']``
+    #: size of one rounding: of products on Tensor Cores, else of constants
+    unit: float = 0.0
+    seen: int = 0  # number of compared losses and gradients
+    results: int = 0  # number of compared results of the step
+    #: number of results left out, because rounding the arguments changes them too much
+    noisy: int = 0
+    sizes: str = ""  # sizes that were reduced: ``2048 → 16``
+    why: str = ""  # why nothing was compared; empty: values were compared
 
     @property
     def differs(self) -> bool:
@@ -252,62 +255,64 @@ class ComparedValues:
 
 @dataclass(frozen=True)
 class CompiledAgain:
-    """Why a function was compiled another time."""
+    """Why a function was compiled again."""
 
-    function: str = ""  # as the program names it
+    function: str = ""  # name of the function in the program
     first: str = ""  # file name of its first module
-    # arguments that differ from those of its last compilation, as name, before, now
+    # arguments that differ from its last compilation, as (name, before, now)
     differing: Sequence[tuple[str, str, str]] = ()
-    same: bool = False  # it is the same object as before
+    same: bool = False  # whether it is the same function object as before
 
 
 @dataclass(frozen=True)
 class CapturedProgram:
-    """What the hook found out about a captured program."""
+    """The hook's findings about a captured program."""
 
-    python: str = ""  # its interpreter; empty where the hook did not run
+    python: str = ""  # its interpreter; empty if the hook did not run
     version: tuple[int, ...] = ()  # of that Python, (3, 12, 1)
     jaxlib: str = ""  # version of its jaxlib
     plugin: bool = False  # whether it has jax's CUDA plugin
-    # executions by the file name of the module
+    # number of executions, by the module's file name
     executed: Mapping[str, int] = field(default_factory=dict)
-    # by the same the numbers of its first and its last execution, among those of all
+    # positions of its first and last execution among all executions, by the same name
     turns: Mapping[str, tuple[int, int]] = field(default_factory=dict)
-    compiling: str = ""  # file name of the module that it is compiling
-    # file names of modules that are named as functions of jax's
+    compiling: str = ""  # file name of the module being compiled
+    # file names of modules named like functions of jax
     of_jax: Sequence[str] = ()
-    # of these, the functions that a file of jax defines
+    # those whose function is defined in a file of jax
     in_jax: Sequence[str] = ()
-    # functions whose results were zeros: they were not executed
+    # functions that were not executed, and returned zeros
     uncomputed: Sequence[str] = ()
     # file names of modules that jax cannot lower for GPUs here
     not_lowered: Sequence[str] = ()
-    error: str = ""  # the exception that ended it, in a line
-    traced: bool = False  # jax traced a function then, which sees no numbers
-    ones: bool = False  # small results of `uncomputed` were ones, not zeros
-    # where its main thread was, in its own code: ``train.py, line 41, in load``
+    error: str = ""  # the exception that ended it, in one line
+    #: whether jax was tracing a function then; a traced function sees no numbers
+    traced: bool = False
+    #: whether small results of `uncomputed` were ones instead of zeros
+    ones: bool = False
+    # position of its main thread in its own code: ``train.py, line 41, in load``
     place: str = ""
-    # by file name of a module that is not the first of its function
+    # by file name, for each module that is not the first of its function
     compiled_again: Mapping[str, CompiledAgain] = field(default_factory=dict)
     # SHA-256 by absolute path of the modules that it imported from below its working directory or
     # its script's folder
     sources: Mapping[str, str] = field(default_factory=dict)
-    # its calls that have alternatives
+    # its calls with alternatives
     sites: Sequence[CallSite] = ()
-    # what comparing its step's values with alternatives and without has shown
+    # result of comparing its step's values with and without alternatives
     compared: ComparedValues | None = None
-    # the processes that it waits for in `jax.distributed.initialize`
+    # processes that it waits for in `jax.distributed.initialize`
     waits_for: str = ""
-    # as it had them, where it or a script before it set them; empty: as they were given
+    # XLA_FLAGS as the program saw them, if it or a script changed them; empty: unchanged
     xla_flags: str = ""
-    # by file name of the module what else the program asks of XLA: names of flags or settings of
-    # jax, and values
+    # by the module's file name, additional options for XLA: names of flags or jax settings, with
+    # values
     options: Mapping[str, Sequence[tuple[str, str | None]]] = field(
         default_factory=dict
     )
 
     def is_between(self, name: str, step: str) -> bool:
-        """Whether a module was executed between executions of another one, as far as is known."""
+        """Whether a module is known to have been executed between executions of another one."""
         if name not in self.turns or step not in self.turns:
             return True
         first, last = self.turns[name]
@@ -316,24 +321,24 @@ class CapturedProgram:
 
     @property
     def by_zeros(self) -> bool:
-        """Whether the program may have failed because its results were zeros. False if it fails
-        with ones, too.
+        """Whether zeros as results may have caused the program's failure. False if it also fails
+        with ones.
         """
         kind = getattr(builtins, self.error.partition(":")[0], Exception)
         may = bool(self.uncomputed and self.error) and not (self.ones or self.traced)
         return may and not issubclass(kind, NEVER_OF_ZEROS)
 
     def flags_of(self, module: Path) -> str:
-        """What it asks of XLA for a module, where that is not as it was given; empty where it
-        is.
+        """Return the flags that the program sets for a module, if they differ from the given ones;
+        else empty.
         """
         options = [Flag(*pair) for pair in self.options.get(module.name, ())]
         return " ".join(filter(None, (self.xla_flags, format_flags(options))))
 
 
 def read_captured(folder: Path) -> CapturedProgram:
-    """The program whose modules are in a folder of captured modules; nothing is known of it if its
-    file is damaged.
+    """Read what the hook recorded about the program of a capture folder. If the file is damaged,
+    nothing is known.
     """
     try:
         return msgspec.convert(
@@ -344,23 +349,21 @@ def read_captured(folder: Path) -> CapturedProgram:
 
 
 def _exit_code(folder: Path) -> int | None:
-    """The exit code of a captured program; None if it is not known."""
+    """Return the exit code of a captured program; None if unknown."""
     text = read_kept(folder / CODE, max_bytes=100) or b""
     return int(text) if re.fullmatch(rb"-?\d{1,9}\s*", text) else None
 
 
 def partitioned(module: Path) -> Path:
-    """A module of a capture as it is compiled: partitioned by its program, if only that can
-    partition it.
+    """Return the module to compile: the partitioned one, if only the program itself can partition
+    it.
     """
     found = module.with_name(module.name.removesuffix("_compile.mlir") + PARTITIONED)
     return found if found.is_file() else module
 
 
 def capture_warnings(module: Path) -> tuple[str, ...]:
-    """What to say of a module of `capture_modules`: how its program ended, and lost moves to host
-    memory.
-    """
+    """Warn how the program of a captured module ended, and about lost moves to host memory."""
     program = read_captured(module.parent)
     code = _exit_code(module.parent)
     found: list[str] = []
@@ -402,9 +405,9 @@ def capture_warnings(module: Path) -> tuple[str, ...]:
 
 
 def executed_alongside(module: Path) -> tuple[str, ...]:
-    """Names of the program's other functions that are executed between executions of a captured
-    module, and as often or more often. An update apart from its gradients is such a function. A
-    function that is compiled several times is one.
+    """Name other functions that the program executes between executions of a captured module, at
+    least as often. An example is a separate optimizer update. Several compilations of one function
+    count as one.
     """
     program = read_captured(module.parent)
     times = program.executed.get(module.name, 0)
@@ -421,8 +424,8 @@ def executed_alongside(module: Path) -> tuple[str, ...]:
 
 
 def recompiled(module: Path) -> Recompiled | None:
-    """That a captured module's function was compiled several times, and why; None if it was
-    compiled once, or if functions that are alike were compiled once each.
+    """Say that a captured module's function was compiled several times, and why. None if it was
+    compiled once, or if it is several similar functions.
     """
     program = read_captured(module.parent)
     own = program.compiled_again.get(module.name)
@@ -455,7 +458,7 @@ PUT = "before the first step, jax.device_put %s where the step returns %s"
 def _why_again(
     differing: Sequence[tuple[str, str, str]], *, is_same: bool
 ) -> tuple[str, str]:
-    """Why a function is compiled again, and what ends it, a clause each."""
+    """Say why a function is compiled again, and how to avoid it, a clause for each reason."""
     if not differing and not is_same:
         why = "its arguments are alike, so it is another function object each time"
         return why, "call jax.jit once, outside the loop"
@@ -478,25 +481,25 @@ def _why_again(
 
 
 def _changed(names: Sequence[str], was: str, now: str) -> str:
-    """Arguments that differ in the same way, in words."""
+    """Describe arguments that differ in the same way."""
     if len(names) == 1:
         return f"{names[0]} was {was} and is {now}"
     return f"{some(names, MOST_CHANGES)} were {was} and are {now}"
 
 
 def _are_types_alike(differing: Sequence[tuple[str, str, str]]) -> bool:
-    """Whether arguments differ in nothing else than their devices."""
+    """Whether arguments differ only in their devices."""
     return all(_type_of(was) == _type_of(now) for _, was, now in differing)
 
 
 def _type_of(argument: str) -> str:
-    """An argument of a captured function without the devices that it is on."""
+    """Return the type of a captured function's argument, without its devices."""
     return re.split(" sharded | on ", argument, maxsplit=1)[0]
 
 
 def own_failure(folder: Path) -> tuple[int, str]:
-    """The exit code of a captured program that failed after its step, and its exception; 0 if zeros
-    may be why.
+    """Return the exit code and the exception of a captured program that failed after its step; 0 if
+    zeros as results may be why.
     """
     code = _exit_code(folder)
     program = read_captured(folder)
@@ -508,7 +511,8 @@ def own_failure(folder: Path) -> tuple[int, str]:
 def own_exit_code(module: Path) -> int:
     """The exit code of a captured module's program if the capture cannot have caused it, else 0.
 
-    Zeros for results, a signal, or what the compiler for CPUs lacks may have.
+    The capture may have caused it by zeros as results, by a signal, or by limits of the CPU
+    compiler.
     """
     program = read_captured(module.parent)
     code, error = own_failure(module.parent)
@@ -518,17 +522,13 @@ def own_exit_code(module: Path) -> int:
 
 
 def program_failure(module: Path) -> str:
-    """How the program of a captured module failed, if that is a fault of its own; empty if it did
-    not.
-    """
+    """Say how the program of a captured module failed by its own fault; empty if it did not."""
     code, error = own_failure(module.parent)
     return error or (f"exit code {code}" if code else "")
 
 
 def no_step(module: Path) -> str:
-    """Why the module that was chosen from a capture is no step, in a clause; empty if it may be
-    one.
-    """
+    """Say in a clause why the chosen module is not a step; empty if it may be one."""
     program = read_captured(module.parent)
     is_stopped = _is_stopped(module, program)
     why = "the program compiled no step"
@@ -543,8 +543,8 @@ def no_step(module: Path) -> str:
 
 
 def _is_stopped(module: Path, program: CapturedProgram) -> bool:
-    """Whether the program was stopped after it had executed something: its step may have been
-    still to come.
+    """Whether the program was stopped after some executions, so that its step may have come
+    later.
     """
     return (module.parent / STOPPED).is_file() and bool(program.executed)
 
@@ -553,8 +553,8 @@ def choose_module(modules: Sequence[Path], pattern: str | None) -> Path:
     """The program's step. This is the one place that decides what a capture's step is.
 
     The step is the first by these facts, in this order: it communicates; it was executed, or
-    awaited when the program was stopped; it is more than a beginning (executed again, a training
-    step, or the last); it is for most devices; it is a training step; it was executed again; it did
+    awaited when the program was stopped; it is more than initialization (executed again, a training
+    step, or the last); it has most devices; it is a training step; it was executed again; it does
     most work; it was compiled last.
 
     - A module that communicates goes first, since hiding communication is all that is asked here.
@@ -633,8 +633,8 @@ def choose_module(modules: Sequence[Path], pattern: str | None) -> Path:
 
 
 def doubt_of(module: Path) -> str:
-    """What a program that was not waited for may still execute, if this is not its step; empty
-    where it is one.
+    """Say what a program that was stopped early may still execute, if this module is not its step;
+    else empty.
     """
     executed = read_captured(module.parent).executed
     own = module_name(module)
@@ -647,11 +647,11 @@ def doubt_of(module: Path) -> str:
 
 
 def _is_of_jax(module: Path, program: CapturedProgram) -> bool:
-    """Whether a module is a function of jax's own and no step.
+    """Whether a module is one of jax's own functions, and so not a step.
 
-    It is named as one, and holds no product, as what makes random numbers; or the program calls it
-    outside jit, as `jnp.matmul`. If nobody knows where it is written, it is no step of a program
-    that was stopped: that step may have been still to come.
+    It has the name of one and no product, such as a random generator. Or the program calls it
+    outside jit, such as `jnp.matmul`. If nobody knows where it is written, it is no step of a
+    program that was stopped: that step may have been still to come.
     """
     if module.name not in program.of_jax:
         return False
@@ -663,7 +663,7 @@ def _is_of_jax(module: Path, program: CapturedProgram) -> bool:
 
 
 def _is_jitted(module: Path, program: CapturedProgram) -> bool:
-    """Whether the program itself compiles a function of a module's name."""
+    """Whether the program itself jits a function with the module's name."""
     name = module_name(module).removeprefix("jit_")
     return any(site.kind == "jit" and site.now == name for site in program.sites)
 
@@ -673,8 +673,8 @@ def _devices_in(topology: str) -> int:
 
 
 def topology_of_step(module: Path, topology: str) -> tuple[str, tuple[str, ...]]:
-    """The topology (``SxHxD``) that a step is compiled for, and what to say if it is not that of
-    the program's devices.
+    """Return the topology (``SxHxD``) of a step, and a note if it differs from the program's
+    devices.
     """
     given = _devices_in(topology)
     own = devices_of(module)
@@ -691,8 +691,8 @@ def topology_of_step(module: Path, topology: str) -> tuple[str, tuple[str, ...]]
 
 
 def check_fits(module: Path, topology: str) -> None:
-    """Refuse a function's module that is for other devices than were asked for: its caller can
-    build it for those.
+    """Refuse a module with another number of devices than asked for. Its caller can build it for
+    that number.
     """
     own = devices_of(module)
     if own is None or not topology_of_step(module, topology)[1]:
@@ -710,9 +710,7 @@ def check_fits(module: Path, topology: str) -> None:
 
 
 def is_step(module: Path) -> bool:
-    """Whether a module of the program's own was executed again and again, or as a training step
-    once.
-    """
+    """Whether a module of the program was executed several times, or once as a training step."""
     program = read_captured(module.parent)
     times = program.executed.get(module.name, 0)
     return module.name not in program.of_jax and (
@@ -721,7 +719,7 @@ def is_step(module: Path) -> bool:
 
 
 def candidates(modules: Sequence[Path]) -> list[str]:
-    """A word on each module, the largest first: ``jit_step (14 kB, 312 times)``."""
+    """Describe each module, the largest first: ``jit_step (14 kB, 312 times)``."""
     executed = read_captured(modules[0].parent).executed if modules else {}
     found = []
     for path in sorted(modules, key=lambda path: -path.stat().st_size):
@@ -734,8 +732,8 @@ def candidates(modules: Sequence[Path]) -> list[str]:
 
 
 def module_name(path: Path) -> str:
-    """The module's name in the name of a dump of jax (``jax_ir0003_jit_step_compile.mlir``) or of
-    XLA.
+    """Return the module's name from the file name of a dump by jax
+    (``jax_ir0003_jit_step_compile.mlir``) or XLA.
     """
     found = _DUMPED.fullmatch(path.name)
     return (found[1] or found[2]) if found else path.name

@@ -1,4 +1,6 @@
-"""A program while it is captured: started, waited for or stopped; a log keeps what it prints."""
+"""Run a program during its capture: start it, wait for it or stop it, and keep its output in a
+log.
+"""
 
 from __future__ import annotations
 
@@ -29,27 +31,28 @@ from pgle.run.capture.captured import (
 from pgle.run.process import process, terminal
 from pgle.run.process.process import ending_with_us, marked, wait_for
 
-STDERR = 2  # file descriptor: results alone go to our stdout
+STDERR = 2  # file descriptor: our stdout only gets results
 
 UNSETTLED = 3
-"""A program is waited for so many times longer while it compiles something, or no training step was
-executed twice.
+"""Factor on the waiting time, while the program compiles something or no training step was executed
+twice.
 """
 
 UNSTARTED = 30
-"""A program without a step is ended after so many times ``--quiet-for``, whatever it compiles."""
-LEAST_S = 1.0  # counts as ``--quiet-for`` there if that is less
+"""A program without a step is ended after this multiple of ``--quiet-for``, even if it compiles."""
+LEAST_S = 1.0  # least seconds of ``--quiet-for`` for that
 
 POLL_S = 0.2
-LOOK_S = 1.0  # time between two looks at what the program says of itself
-# after so long without a compilation a line says that pgle waits; the next after twice as long
+LOOK_S = 1.0  # seconds between two looks at the program's record
+# seconds without a compilation after which a line says that pgle waits; doubled for each next line
 SAY_S = 30.0
-GRACE_S = 5.0  # how long a stopped program may take to end before it is killed
-PUMPED_S = 1.0  # how long its last output is waited for: what outlives it may keep the pipe open
+GRACE_S = 5.0  # seconds that a stopped program may take to end before it is killed
+#: seconds to wait for its last output, because surviving processes may keep the pipe open
+PUMPED_S = 1.0
 
-OUTPUT = "output.log"  # what the program printed, next to its modules
-OURS = b"pgle: "  # begins what pgle's hook says in the program
-LOG_BYTES = 64 << 20  # kept of the output
+OUTPUT = "output.log"  # the program's output, next to its modules
+OURS = b"pgle: "  # prefix of lines that pgle's hook prints in the program
+LOG_BYTES = 64 << 20  # most bytes of output in the log
 CHUNK_BYTES = 1 << 16
 
 
@@ -64,8 +67,8 @@ def run_program(
     output: int,
     names_log: bool = True,
 ) -> int:
-    """Run a command until it ends or has compiled all that is wanted; arguments as of
-    `capture_modules`; `names_log` if a message says where its output is kept.
+    """Run a command until it ends or has compiled what is wanted. Arguments as in
+    `capture_modules`; with `names_log` a message names the log.
 
     Returns:
         The exit code, 128 + N where signal N ended it; 0 where we stopped the program ourselves.
@@ -83,8 +86,8 @@ def run_program(
 
 
 def _is_error_known(folder: Path) -> bool:
-    """Whether one line can say what ended a program: the exception that the hook has noted, or the
-    flag that XLA refuses.
+    """Whether one line can explain a program's end: the hook recorded an exception, or XLA refused
+    a flag.
     """
     before_jax = read_kept(folder / STARTED) or b""
     is_noted = bool(read_captured(folder).error or before_jax.strip())
@@ -99,7 +102,7 @@ def program_started(
     *,
     output: int,
 ) -> Iterator[subprocess.Popen[bytes]]:
-    """A program while it runs; at the end it is stopped, unless it has ended."""
+    """Yield a running program. When the block ends, stop it unless it has ended."""
     is_ours = output == STDERR
     streams = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "bufsize": 0}
     own_file = {"stdout": output, "stderr": output}
@@ -110,9 +113,7 @@ def program_started(
         **(streams if is_ours else own_file),
         start_new_session=True,
     )
-    with suppress(
-        OSError
-    ):  # of all processes this one ends first where memory runs out
+    with suppress(OSError):  # if memory runs out, the system ends this process first
         Path(f"/proc/{child.pid}/oom_score_adj").write_text("1000", encoding="ascii")
     if is_ours:
         printed.follow(child)
@@ -125,10 +126,10 @@ def program_started(
 
 
 class ProgramOutput:
-    """What a program prints: kept in a log, without credentials.
+    """The output of a program, kept in a log with credentials masked.
 
-    The terminal shows it only if the user asks for it. If the program fails by something else than
-    an exception, its last lines come.
+    The terminal shows it only on request. If the program fails without an exception, the terminal
+    shows its last lines.
     """
 
     def __init__(self, log: Path, *, names_log: bool = True) -> None:
@@ -151,7 +152,7 @@ class ProgramOutput:
         wait_for(self._pumps, PUMPED_S)
 
     def show_last_lines(self) -> None:
-        """Show the last hidden lines: only they say what failed."""
+        """Show the last hidden lines, because only they explain the failure."""
         with self._lock:
             if self._hidden:
                 terminal.pass_on(STDERR, b"".join(self._hidden))
@@ -171,11 +172,11 @@ class ProgramOutput:
     def _keep(self, log: BinaryIO, lines: bytes) -> None:
         if self._bytes < LOG_BYTES:
             self._bytes += len(lines)
-            with suppress(OSError):  # a full disk
+            with suppress(OSError):  # the disk is full
                 log.write(lines)
 
     def _show(self, data: bytes, lines: bytes) -> None:
-        """Pass on what came if the user asked for it; else the lines of our hook alone, and
+        """Print new output if the user asked for it. Otherwise print only the hook's lines, and
         remember the last others.
         """
         if terminal.shows_output:
@@ -195,7 +196,7 @@ class ProgramOutput:
 
 
 def say(text: str) -> None:
-    """Print a line of pgle's own on stderr."""
+    """Print a line by pgle on stderr."""
     terminal.say(inert(f"pgle: {one_line(text)}"))
 
 
@@ -208,8 +209,8 @@ def wait_or_stop(
     until_step: bool,
     is_ready: Callable[[], bool] = lambda: False,
 ) -> int:
-    """The exit code, 128 + N where signal N ended it; 0 where we stopped the program ourselves, or
-    it is ready, and runs on.
+    """Wait for the program, or stop it. Return its exit code, 128 + N if signal N ended it; 0 if
+    pgle stopped it, or if it is ready and still runs.
 
     Raises:
         UserError: it has compiled nothing for too long.
@@ -233,7 +234,7 @@ def wait_or_stop(
             looked = now
             what = doing(read_captured(folder), len(modules))
             terminal.now_doing(f"running the program: {what}")
-        # If several programs want each core of this machine, everything takes so many times longer.
+        # If several programs compete for each core, everything takes this much longer.
         load = max(os.getloadavg()[0] / (os.cpu_count() or 1), 1.0)
         is_late = now - began > limit_s * load
         if not seen:
@@ -279,8 +280,8 @@ def wait_or_stop(
 
 
 def patience_s(quiet_s: float, load: float, *, is_known: bool) -> float:
-    """Seconds without a new module after which a program is done: on a busy machine more, unless
-    its step is known already.
+    """Return the seconds without a new module after which a program counts as done. On a busy
+    machine it is longer, unless the step is known.
 
     Args:
         quiet_s: ``--quiet-for``.
@@ -291,10 +292,10 @@ def patience_s(quiet_s: float, load: float, *, is_known: bool) -> float:
 
 
 def doing(program: CapturedProgram, modules: int) -> str:
-    """What a program that runs is doing, in a clause, as far as its hook knows.
+    """Say in a clause what a running program is doing, from its hook's record.
 
     Args:
-        program: what the hook last wrote.
+        program: the hook's last record.
         modules: how many it has compiled or begun to compile.
     """
     if program.waits_for:
@@ -309,12 +310,12 @@ def doing(program: CapturedProgram, modules: int) -> str:
 
 
 def progress(modules: Sequence[Path], choose: str | None) -> tuple[bool, bool]:
-    """Whether the step, or the module that is wanted, is known; and whether it was seen: else the
-    program is given more time.
+    """Whether the step, or the wanted module, is known; and whether it was executed. Otherwise the
+    program gets more time.
     """
     try:
         wanted = choose_module(modules, choose)
-    except UserError:  # it has not come yet
+    except UserError:  # not compiled yet
         return False, False
     program = read_captured(wanted.parent)
     if choose is not None:
@@ -322,12 +323,12 @@ def progress(modules: Sequence[Path], choose: str | None) -> tuple[bool, bool]:
     doubt = doubt_of(wanted)
     return not doubt, not program.python or not (
         program.compiling or doubt
-    )  # no hook: nothing is known
+    )  # without a hook nothing is known
 
 
 def _stop(child: subprocess.Popen[bytes]) -> None:
-    """End the program and what it started, which may outlive it: ranks that a launcher started,
-    loaders of data.
+    """End the program and all that it started, such as ranks of a launcher or data loaders, which
+    may outlive it.
     """
     until = time.monotonic() + GRACE_S
     number = signal.SIGTERM
@@ -339,7 +340,7 @@ def _stop(child: subprocess.Popen[bytes]) -> None:
 
 
 def _signalled(child: subprocess.Popen[bytes], number: int) -> bool:
-    """Send a signal to the group of the program; False where nothing of it is left."""
+    """Send a signal to the program's process group; False if the group is gone."""
     child.poll()
     try:
         os.killpg(child.pid, number)

@@ -1,9 +1,9 @@
-"""A program that waits at its step, while alternatives of the step are captured.
+"""A program that waits at its step, while pgle captures alternatives of the step.
 
-A program may need far longer to reach its step than jax needs to trace it. So it is run once: the
-hook stops it where it calls its step, and traces the step with each alternative that is asked for
-(`pgle_hook/served.py`). It is used only if it makes the module of the program as it is, byte for
-byte. What it cannot make, a run of its own makes (`capture_modules`).
+A program may need far longer to reach its step than jax needs to trace it. So it runs once. The
+hook stops it when it calls its step, and traces the step with each requested alternative
+(`pgle_hook/served.py`). It is used only if it reproduces the unchanged program's module byte for
+byte. What it cannot make needs its own run (`capture_modules`).
 """
 
 from __future__ import annotations
@@ -45,43 +45,49 @@ Switches = Sequence[Mapping[str, str]]
 
 @dataclass(eq=False)
 class WaitingProgram:
-    """A program that is started when it is first asked for something, and ended by `close`."""
+    """A program that starts at the first request, and is ended by `close`."""
 
     command: Sequence[str]
-    module: Path  # its step's, as it is
-    folder: Path  # of its own, for what it leaves
+    module: Path  # the unchanged module of its step
+    folder: Path  # folder for the program's files
     target: Target
     devices: Devices
-    quiet_s: float  # as of `capture_modules`
-    # folders of all that it was asked for, and how many of them since it was started
+    quiet_s: float  # as in `capture_modules`
+    # folders of all requests, and the number of requests since the program was started
     _asked: list[Path] = field(default_factory=list)
     _count: int = 0
     _running: ExitStack = field(default_factory=ExitStack)
 
     def close(self) -> None:
-        """End it."""
+        """End the program."""
         self._running.close()
 
     def begin(self, switches: Switches, folder: Path) -> None:
-        """Ask for what `make` is to make later. The program makes it meanwhile."""
+        """Request what `make` will need later. The program makes it meanwhile."""
         self._renew_if_ended()
         if self._is_usable:
             self._request(switches, folder.resolve(), compares=False)
 
     def make(self, switches: Switches, folder: Path) -> bool:
-        """Capture the step with some alternatives into a new folder; whether that was possible."""
+        """Capture the step with some alternatives into a new folder. Return whether that was
+        possible.
+        """
         self._renew_if_ended()
         return self._is_usable and self._ask(switches, folder)
 
     def compare(self, switches: Switches, folder: Path) -> ComparedValues | None:
-        """What some alternatives do to the step's values; None: it cannot be found out here."""
+        """Return how some alternatives change the step's values; None if this cannot be determined
+        here.
+        """
         self._renew_if_ended()
         if not self._is_usable or not self._ask(switches, folder, compares=True):
             return None
         return read_captured(folder).compared
 
     def _renew_if_ended(self) -> None:
-        """Be ready to start again: a comparison that takes too long ends the program."""
+        """Prepare a restart if the program has ended, as a comparison that takes too long ends
+        it.
+        """
         if not self._is_usable or self._child is None or self._child.poll() is None:
             return
         self._running.close()
@@ -96,7 +102,7 @@ class WaitingProgram:
 
     @cached_property
     def _is_usable(self) -> bool:
-        """Whether it makes the module of the program as it is."""
+        """Whether it reproduces the unchanged program's module."""
         if self._child is None:
             return False
         again = self.folder / "same"
@@ -110,11 +116,11 @@ class WaitingProgram:
 
     @cached_property
     def _child(self) -> subprocess.Popen[bytes] | None:
-        """The program, which waits at its step; None if it never came there."""
+        """Return the program, waiting at its step; None if it never reached the step."""
         claim(self.folder)
         self.folder.mkdir(parents=True)
         name = module_name(self.module)
-        # of other arguments: parameters that are on one device before the first step, say
+        # with other arguments, such as parameters that are on one device before the first step
         before = [
             path
             for path in modules_in(self.module.parent)
@@ -135,7 +141,7 @@ class WaitingProgram:
         return child if waits.exists() else None
 
     def _ask(self, switches: Switches, folder: Path, *, compares: bool = False) -> bool:
-        """Ask for a module, or for a comparison; whether the answer came."""
+        """Request a module or a comparison. Return whether the answer came."""
         folder = folder.resolve()
         self._request(switches, folder, compares=compares)
         done = self._done(folder)
@@ -147,7 +153,7 @@ class WaitingProgram:
         return False
 
     def _request(self, switches: Switches, folder: Path, *, compares: bool) -> None:
-        """Write a request, once."""
+        """Write a request, unless it exists."""
         if folder in self._asked:
             return
         folder.mkdir(parents=True)
@@ -162,11 +168,11 @@ class WaitingProgram:
         self._asked.append(folder)
 
     def _done(self, folder: Path) -> Path:
-        """The file that says that a request was answered."""
+        """Return the file that marks a request as answered."""
         return folder / str(hook_module("served").DONE)
 
     def _wait(self, child: subprocess.Popen[bytes], folder: Path, file: Path) -> None:
-        """Wait until a file is there, or the program has ended or was stopped."""
+        """Wait until a file exists, or the program has ended or was stopped."""
         with terminal.working("running the program"):
             wait_or_stop(
                 child,

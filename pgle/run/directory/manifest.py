@@ -435,8 +435,8 @@ _FOLLOWS = {
 
 
 def same_program(first: StageRecord, second: StageRecord) -> tuple[str, ...]:
-    """Return the differences between two stages due to which the costs of one may not fit the other,
-    a line for each, with advice.
+    """Return the differences between two stages due to which the costs of one may not fit the
+    other, a line for each, with advice.
 
     It compares versions, command, flags (except `EXPECTED_TO_DIFFER`), GPUs, driver and number of
     ranks.
