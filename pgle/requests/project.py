@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from os.path import lexists
 from pathlib import Path
 
 from pgle.files import read_bytes
@@ -16,7 +17,9 @@ def project_file(folder: Path) -> Path | None:
     none.
     """
     for place in (folder, *folder.parents):
-        if (place / OWN).is_file():
+        if lexists(
+            place / OWN
+        ):  # reading says what is wrong with a pipe or a dead link
             return place / OWN
         shared = place / SHARED
         if shared.is_file() and b"tool.pgle" in read_bytes(

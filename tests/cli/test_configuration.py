@@ -66,6 +66,22 @@ def test_a_part_of_pyproject_is_read_where_a_folder_has_no_file_of_its_own() -> 
     assert options("predict", "dump")["target"] == "h200"
 
 
+@pytest.mark.parametrize(
+    ("target", "said"),
+    [
+        ("/dev/zero", "is a device"),
+        ("pgle.toml", "cannot be read"),
+        (".", "is a directory"),
+    ],
+)
+def test_a_file_of_a_project_that_cannot_be_read_is_not_passed_over(
+    target: str, said: str
+) -> None:
+    Path("pgle.toml").symlink_to(target)
+    with pytest.raises(UserError, match=f"pgle.toml: {said}"):
+        options("predict", "dump")
+
+
 def test_a_pyproject_of_other_tools_is_none_and_a_parent_is_found(
     project: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
