@@ -1,4 +1,6 @@
-"""The capture hook from outside: its configuration, in a variable of the program's environment."""
+"""The capture hook as seen from pgle: its configuration, in a variable of the program's
+environment.
+"""
 
 from __future__ import annotations
 
@@ -16,11 +18,11 @@ from pgle.run.process.launchers import LAUNCHERS, Rank
 from pgle.xla.log.messages import AUTO_PGLE
 
 HOOK_SITE = Path(__file__).parent / "hook_site"
-VARIABLE = "PGLE_HOOK"  # holds the configuration of the hook, as JSON
+VARIABLE = "PGLE_HOOK"  # contains the hook's configuration, as JSON
 
 
 def hook_module(name: str) -> Any:
-    """A module of the hook, for use in this process."""
+    """Import a module of the hook into this process."""
     sys.path.append(str(HOOK_SITE))
     try:
         return import_module(f"pgle_hook.{name}")
@@ -29,13 +31,13 @@ def hook_module(name: str) -> Any:
 
 
 class HookConfig(TypedDict):
-    """The configuration of the hook, in one variable of the program's environment."""
+    """The hook's configuration, in one variable of the program's environment."""
 
     folder: str
-    names: dict[str, str]  # of files, with a place for the rank
+    names: dict[str, str]  # names of files, with a place for the rank
     label: str
     rank: int
-    launchers: list[tuple[str, str]]  # variables of rank and size
+    launchers: list[tuple[str, str]]  # variables with rank and size
     packages: tuple[str, ...]
     capture: str
     window: str
@@ -52,16 +54,16 @@ def hook_config(
     flags: tuple[str, ...],
     auto_pgle: bool,
 ) -> HookConfig:
-    """The configuration of the hook.
+    """Make the hook's configuration.
 
     Args:
-        folder: of the stage.
-        rank: the rank that the launcher gave us. If it is alone, the program may start many
-            ranks, and each hook finds its own.
+        folder: folder of the stage.
+        rank: this process's rank. If it is the only one, the program may start many ranks, and each
+            hook finds its own.
         capture: ``jax``, ``nsys`` or ``none``.
-        window: the part to trace; ``none``.
-        flags: the ones that pgle added to XLA_FLAGS.
-        auto_pgle: whether AutoPGLE is watched: the hook gets the wordings of its messages.
+        window: the part to trace, or ``none``.
+        flags: the flags that pgle added to XLA_FLAGS.
+        auto_pgle: whether to watch AutoPGLE. If so, the hook gets the wordings of its messages.
     """
     launchers: list[tuple[str, str]] = []
     if rank.is_alone:
@@ -84,7 +86,7 @@ def hook_config(
 def with_hook(
     values: Mapping[str, str], config: Mapping[str, object]
 ) -> dict[str, str]:
-    """An environment in which Python programs start with the hook."""
+    """Return an environment in which Python programs start with the hook."""
     path = values.get("PYTHONPATH")
     return {
         **values,

@@ -1,5 +1,5 @@
-"""Put first on PYTHONPATH by `pgle profile` and `pgle perf`: starts the hook, then the
-sitecustomize that it hides.
+"""First on PYTHONPATH under `pgle profile` and `pgle perf`: start the hook, then run the
+sitecustomize that this file hides.
 """
 
 import os

@@ -21,9 +21,7 @@ _printed = set()
 
 
 def install(text):
-    """Read the configuration (JSON), leave a sign that the hook runs, and wait for jax to be
-    imported.
-    """
+    """Read the configuration (JSON), record that the hook runs, and wait for jax to be imported."""
     from pgle_hook.records import HookFiles
 
     config = json.loads(text)
@@ -39,8 +37,8 @@ def install(text):
 
 
 def _note_start(record):
-    """Leave a sign that a Python with the hook has started; and at its end, without jax, what
-    exception ended it.
+    """Record that a Python with the hook has started. If it ends without jax, record the exception
+    that ended it.
     """
     started = record + ".started"
     with open(started, "a"):
@@ -50,7 +48,7 @@ def _note_start(record):
     def end():
         error = getattr(
             sys, "last_value", None
-        )  # Python sets it for an exception that ends a program
+        )  # Python sets it if an exception ends a program
         if error is not None and os.getpid() == pid and not os.path.exists(record):
             from pgle_hook.records import describe
 
@@ -75,23 +73,25 @@ def _capture(jax, config):
 
 
 def active():
-    """The hook of this process; None where jax has not been imported, or in a forked child."""
+    """Return the hook of this process; None before jax is imported, and in a forked child."""
     return _hook if _hook is not None and _hook.pid == os.getpid() else None
 
 
 def warn(text):
-    """One line on stderr; the same line is printed once."""
+    """Print one line on stderr; print equal lines once."""
     if text in _printed:
         return
     _printed.add(text)
     try:
         sys.stderr.write("pgle: warning: %s\n" % " ".join(str(text).split()))
-    except Exception:  # a closed stderr is no reason to disturb the program
+    except Exception:  # a closed stderr must not disturb the program
         pass
 
 
 class SetAside:
-    """Within it, what this thread compiles and executes is pgle's own, and is not captured."""
+    """Mark what this thread compiles and executes in the block as pgle's own, so that it is not
+    captured.
+    """
 
     _within = threading.local()
 
@@ -103,12 +103,14 @@ class SetAside:
 
     @classmethod
     def is_on(cls):
-        """Whether this thread is within it."""
+        """Whether this thread is in such a block."""
         return getattr(cls._within, "depth", 0) > 0
 
 
 def guarded(function):
-    """Call a function of ours inside the user's program; an exception becomes a warning."""
+    """Return the function with exceptions turned into warnings, for calls inside the user's
+    program.
+    """
     try:
         return function()
     except Exception as error:
@@ -119,7 +121,7 @@ def guarded(function):
         return None
 
 
-# What the program does, and acts of ours around it: after an import, before and after a call.
+# Actions around what the program does: after an import, before and after a call.
 
 
 class _Finder(importlib.abc.MetaPathFinder):
@@ -129,7 +131,7 @@ class _Finder(importlib.abc.MetaPathFinder):
         self._asking = False
 
     def find_spec(self, name, path=None, target=None):
-        """The spec that the other finders give; programs also ask for it without importing the
+        """Return the spec of the other finders. Programs also ask for it without importing the
         module.
         """
         if name != self._name or self._asking:
@@ -162,7 +164,7 @@ def after_import(name, then):
 
 def watch(owner, name, before=None, after=None):
     """Call `before` with the arguments of every call of a function, and `after` when it has
-    returned or raised.
+    returned or raised. Return whether the function exists.
 
     Returns whether there is the function.
     """

@@ -1,9 +1,9 @@
 """Ranks tell one another in which order each compiled step starts its collectives.
 
 A rank whose order differs would wait for its peers, and they for it, without a message. So each
-program that communicates is looked at when it is first executed: its order is published, and
-compared with what the others have published. Whoever comes last sees all others before it executes;
-the rest learn of a difference from a thread. Nobody waits for anybody.
+rank publishes the order of each communicating program before its first execution, and compares it
+with the published orders. The last rank sees all others before it executes. The other ranks learn
+of a difference from a thread. No rank waits for another.
 
 The n-th program of a name that one rank executes is the n-th of the others. If a rank has compiled
 another variant in between, its order is known under another number, and nothing is concluded.
@@ -24,16 +24,16 @@ from pgle_hook import guarded, jax_private
 from pgle_hook.records import write_whole
 
 OFF = "PGLE_CHECK_RANKS"  # 0: do not compare the ranks
-SHORTEST_S, LONGEST_S = 0.2, 2.0  # between two looks
-WATCHED_S = 1800.0  # from the last new program, after which the thread ends
+SHORTEST_S, LONGEST_S = 0.2, 2.0  # seconds between two looks
+WATCHED_S = 1800.0  # seconds after the last new program, after which the thread ends
 GRACE_S = 3 * LONGEST_S
-"""What rank 0 waits before it ends: it holds what the others read."""
+"""Seconds that rank 0 waits before it ends, because it hosts the data that others read."""
 EXIT_CODE = 1
 ROOT = "pgle-order"
 
 
 NEEDED = (3, 11)
-"""The Python that pgle's reader of HLO needs; releases of jax since 0.7 need it too."""
+"""The oldest Python for pgle's HLO reader. Releases of jax since 0.7 need it too."""
 
 _PACKAGE = os.path.abspath(__file__)
 for _ in range(5):  # pgle/run/hook/hook_site/pgle_hook/agreement.py
@@ -41,8 +41,8 @@ for _ in range(5):  # pgle/run/hook/hook_site/pgle_hook/agreement.py
 
 
 def of_pgle(name):
-    """A module of pgle that needs the standard library only, from where this hook is: pgle need
-    not be installed here.
+    """Import a module of pgle that needs only the standard library, from the hook's own checkout.
+    pgle itself may not be installed here.
     """
     if "pgle" not in sys.modules:
         spec = importlib.util.spec_from_file_location(
@@ -63,33 +63,35 @@ class KeyValues:
         self._client.key_value_dir_get  # noqa: B018 - before jax 0.4.17 there is none
 
     def put(self, key, value):
-        """Keep a text unless the key has one already."""
+        """Store a text, unless the key already has one."""
         try:
             self._client.key_value_set(key, value)
-        except Exception as error:  # of no public type
+        except Exception as error:  # its type is not public
             if "ALREADY_EXISTS" not in str(error):
                 raise
 
     def under(self, prefix):
-        """What is kept below a prefix that ends in a slash: the rest of each key, and its text."""
+        """Return what is stored under a prefix that ends in a slash: text by the rest of the
+        key.
+        """
         found = self._client.key_value_dir_get(prefix)
         return [(key.split(prefix, 1)[-1], value) for key, value in found]
 
 
 class Folder:
-    """Files as a store, where JAX has none: ranks share the run directory."""
+    """Files as a store, if JAX has none. Ranks share the run directory."""
 
     def __init__(self, path):
         self._path = path
         os.makedirs(path, exist_ok=True)
 
     def put(self, key, value):
-        """Keep a text."""
+        """Store a text."""
         path = os.path.join(self._path, quote(key, safe=""))
         write_whole(path, lambda file: file.write(value))
 
     def under(self, prefix):
-        """As `KeyValues.under`."""
+        """Same as `KeyValues.under`."""
         found = []
         for name in sorted(os.listdir(self._path)):
             key = unquote(name)
@@ -108,12 +110,12 @@ def _unpacked(value):
 
 
 class Agreement:
-    """What this rank has executed, and what the others have.
+    """Compares what this rank and the others have executed.
 
     Args:
-        store: where ranks leave texts for one another.
+        store: where ranks store texts for each other.
         rank: the number of this process.
-        known: called without arguments: what may explain a difference, by name.
+        known: called without arguments; returns facts that may explain a difference, by name.
         end: called with the line about a difference; it ends the process.
     """
 
@@ -124,14 +126,15 @@ class Agreement:
         self._end = end
         self._counts = {}
         self._processes = {}  # by program: the process of each device
-        self._judged = {}  # by program and number: how many ranks had published
+        # by (program, number): how many ranks had published at the last comparison
+        self._judged = {}
         self._until = 0.0
         self._pause = SHORTEST_S
         self._thread = None
         self._lock = threading.RLock()
 
     def check(self, name, processes, text):
-        """A program is about to be executed for the first time.
+        """Check a program before its first execution.
 
         Args:
             name: of the module.
@@ -161,7 +164,7 @@ class Agreement:
             self._thread.start()
 
     def look(self):
-        """Compare what all have published so far."""
+        """Compare what all ranks have published so far."""
         with self._lock:
             numbers = {}
             for key, value in self._under("sign/"):
@@ -178,7 +181,7 @@ class Agreement:
     def _judge(self, program, number):
         published = self._under("who/%s/%s/" % (program, number))
         if self._judged.get((program, number)) == len(published):
-            return  # other names for the same order, or groups within processes
+            return  # other names for the same order, or groups within one process
         self._judged[program, number] = len(published)
         launches = of_pgle("schedule.launches")
         texts = dict(self._under("order/%s/" % program))
@@ -205,7 +208,7 @@ class Agreement:
             self._pause = min(self._pause * 1.5, LONGEST_S)
             try:
                 self.look()
-            except Exception:  # the job ends, and its store with it
+            except Exception:  # the job is ending, and its store too
                 return
         self._thread = None
 
@@ -225,8 +228,8 @@ def _crosses(found, processes):
 
 
 def _is_decisive(numbers, number):
-    """Whether ranks published two or more orders under this number that nobody published under
-    another number.
+    """Whether ranks published several orders under this number, none of which occurs under another
+    number.
 
     Args:
         numbers: digests of orders, by the number of the compilation.
@@ -239,7 +242,7 @@ def _is_decisive(numbers, number):
 
 
 def known_of(jax, versions):
-    """What may explain that ranks compile differently, by name, the weightiest first."""
+    """Return facts that may explain different compilations, by name, the most important first."""
     found = {name: versions[name] for name in versions if name.startswith("jax")}
     found["GPU"] = jax.local_devices()[0].device_kind
     text = os.environ.get("XLA_FLAGS", "")
@@ -248,14 +251,13 @@ def known_of(jax, versions):
 
 
 def attach(jax, versions, folder, finish):
-    """Compare the programs of all ranks from now on; one process alone is left as it is.
+    """Compare the programs of all ranks from now on. Do nothing in a job of one process.
 
     Args:
         jax: the module.
         versions: of packages, by name.
         folder: for files, where JAX has no store.
-        finish: called before the process ends, with the line about the difference; given a few
-            seconds.
+        finish: called with the line about the difference, a few seconds before the process ends.
     """
     rank, count = jax_private.process_of()
     if count < 2 or os.environ.get(OFF) == "0" or sys.version_info < NEEDED:
@@ -264,7 +266,7 @@ def attach(jax, versions, folder, finish):
     def end(line):
         sys.stderr.write("pgle: error: %s\n" % line)
         sys.stderr.flush()
-        # it may wait for devices, which never get ready
+        # it may wait for devices that never finish
         ending = threading.Thread(target=lambda: guarded(lambda: finish(line)))
         ending.daemon = True
         ending.start()

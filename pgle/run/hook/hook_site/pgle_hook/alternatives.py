@@ -1,7 +1,8 @@
-"""Calls of a captured program that could be made otherwise: noted, and changed where pgle asks.
+"""Calls of a captured program that have alternatives: record them, and change those that pgle asks
+for.
 
 Only public functions of jax are replaced, and only in the process that captures. Each passes its
-arguments on as they are if no alternative of its call site is asked for.
+arguments on unchanged, unless an alternative for its call site is requested.
 """
 
 import contextlib
@@ -33,15 +34,15 @@ from pgle_hook.rewrite import Rewriter
 from pgle_hook.values import Values
 
 BY_HAND = "by hand"
-"""In place of a call site: what the program writes itself, wherever it does."""
+"""Replaces a call site: the program's own operations, wherever it writes them."""
 
-NOWHERE = ("", "", "")  # a place that cannot be said, as of `_place`
+NOWHERE = ("", "", "")  # an unknown place, in the form of `_place`
 
 ROUNDED = "cudnn in bf16"
 """Attention in f32, rounded to bf16 around the fused call."""
 
 LEFT = "left as it is"
-"""In place of a setting: what was found, and has no alternative."""
+"""Replaces a setting: found, but without an alternative."""
 
 KEEPS = (
     "a loss keeps values outside of itself, in a list or a variable; "
@@ -52,20 +53,20 @@ SHARDED = "explicit shardings of the program do not allow it"
 
 _IMPORTING = "<frozen importlib"
 _OURS = os.path.dirname(os.path.abspath(__file__))
-_POSITION_OF_MASK = 3  # among those of its attention, after the queries
+_POSITION_OF_MASK = 3  # position among the arguments of attention, after the queries
 _POSITION_OF_UNROLL = 5  # among the arguments of `jax.lax.scan`
 _AFTER_UNROLL = ("_split_transpose",)
 _PRECISION = "jax_default_matmul_precision"
 
 
 class Alternatives:
-    """What the program calls, and what it is to call instead.
+    """The program's calls, and their replacements.
 
     Args:
         jax: the module, freshly imported.
-        record: of the capture; it gets the call sites.
+        record: record of the capture, which gets the call sites.
         chosen: alternatives to make, each with ``kind``, ``where`` and ``value``.
-        serves: the name of a function for which others are chosen later; empty: none are.
+        serves: name of a function whose alternatives are chosen later; empty: none.
     """
 
     def __init__(self, jax, record, chosen, serves=""):
@@ -74,9 +75,10 @@ class Alternatives:
         self._record = record
         self._choose(chosen)
         self._serves = serves
-        self._jitted = []  # what the program compiles by the name of `serves`
+        self._jitted = []  # what the program compiles under the name `serves`
         self._is_on = True
-        self._is_made_aside = False  # what the program writes itself was replaced
+        # whether the program's own operations were replaced
+        self._is_made_aside = False
         self._attend = None  # jax's own function of attention
         self._usual_checkpoint = jax.checkpoint
         self._replaced = Replaced()
@@ -91,8 +93,8 @@ class Alternatives:
 
     @contextlib.contextmanager
     def others(self, chosen):
-        """Within it, make other alternatives than those of the start; jax forgets what it has
-        traced.
+        """Within the block, make other alternatives than those chosen at the start. jax forgets its
+        traces.
         """
         self._choose(chosen)
         self._is_made_aside = False
@@ -107,15 +109,15 @@ class Alternatives:
             self._replaced = usual
 
     def jitted(self, function):
-        """How the program compiles the function that is served: as of `Jitted`. None: another
+        """Return how the program compiles the served function (see `Jitted`); None for another
         function.
         """
         found = [one for one in self._jitted if one.function is function]
         return found[-1] if found else None
 
     def called(self, function, args, options):
-        """Note the parameters of a function whose call passes one array several times: none of them
-        can be donated.
+        """Record the parameters of a function whose call passes one array several times, because
+        none of them can be donated.
         """
         jax = self._jax
         guarded(lambda: self.divided(args, options))
@@ -134,31 +136,31 @@ class Alternatives:
         self._note("shared", NOWHERE, _name_of(function), {"options": ",".join(shared)})
 
     def divided(self, args, options):
-        """Note how the arguments of a function are divided over devices."""
+        """Record how the arguments of a function are divided over devices."""
         self._batches.called(args, options)
 
     def why_not(self, error):
-        """Why what is chosen cannot be made, in a line."""
+        """Say in a line why the chosen alternatives cannot be made."""
         return why_not(self._jax, error, self._chosen)
 
     def precision(self):
-        """What products are rounded to by the alternatives; empty: nothing."""
+        """The precision to which alternatives round products; empty: no rounding."""
         kinds = ("precision", "cast")
         given = [one["value"] for one in self._chosen if one["kind"] in kinds]
         return given[0] if given else ""
 
     def undo(self):
-        """Leave jax as it was, without what it has traced."""
+        """Restore jax, and clear what it has traced."""
         self._replaced.undo()
         self.use(False)
 
     def use(self, is_on):
-        """Make the alternatives from now on, or none; jax forgets what it has traced."""
+        """Turn the alternatives on or off; jax forgets its traces."""
         self._is_on = is_on
         self._jax.clear_caches()
 
     def watch(self):
-        """Put the watching functions in place of those of jax."""
+        """Replace functions of jax by functions that watch the calls."""
         jax = self._jax
         guarded(lambda: jax_private.hide_calls(_OURS))
         self._watch_checkpoints(jax)
@@ -184,12 +186,12 @@ class Alternatives:
     def _compare(self, function):
         def note(found):
             self._record.compared(found)
-            os._exit(0)  # nothing else is wanted of this process
+            os._exit(0)  # the process is not needed any more
 
         self.comparison(note, self.precision()).watch(function)
 
     def comparison(self, note, precision=""):
-        """What compares values with the alternatives and without, as of `Values`."""
+        """Return the comparison of values with and without the alternatives (see `Values`)."""
         is_made = lambda: not self._in_graphs() or self._is_made_aside
         made = Values(
             self._jax,
@@ -203,7 +205,7 @@ class Alternatives:
         return made
 
     def _in_graphs(self):
-        """Alternatives of what the program writes itself: pairs of a kind and a setting."""
+        """Alternatives of the program's own operations, as (kind, setting)."""
         return [
             (item["kind"], item["value"])
             for item in self._chosen
@@ -211,7 +213,7 @@ class Alternatives:
         ]
 
     def _watch_gradients(self):
-        """Replace what is written by hand in whatever is differentiated."""
+        """Replace the program's own operations in everything that it differentiates."""
         for name in ("grad", "value_and_grad"):
             usual = getattr(self._jax, name)
             self._replaced.replace(self._jax, name, self._rewriting(usual, _argnums_of))
@@ -245,7 +247,7 @@ class Alternatives:
         return rewritten
 
     def _replacements(self, graph):
-        """What replaces operations of a graph, as of `Rewriter`."""
+        """Return the replacements in a graph, for `Rewriter`."""
         find = {
             "attention": self._attentions,
             "lookup": self._lookups,
@@ -300,7 +302,7 @@ class Alternatives:
             yield product, replacements, {"note" if replacements else "why": said}
 
     def _note(self, kind, place, now, about):
-        """Note a call site; what pgle itself traces has none."""
+        """Record a call site. What pgle itself traces has none."""
         where, library, called = place
         site = {"kind": kind, "where": where, "now": now, "library": library, **about}
         site["called"] = called
@@ -331,8 +333,8 @@ class Alternatives:
         return checkpoint
 
     def _chosen_later(self, usual, made, where, args, options):
-        """A checkpointed function, by the policy that is chosen when it is called: a program may
-        make it long before its step is traced.
+        """Return a checkpointed function that chooses its policy when it is called, because a
+        program may make it long before its step is traced.
         """
         if not self._serves or not where:
             return made
@@ -365,8 +367,8 @@ class Alternatives:
         return scan
 
     def _scanned(self, usual, place, args, options):
-        """The result of a scan, with its carry divided as the batch is if that is asked for. Note
-        how the carry can be divided, unless the body constrains values itself.
+        """Return the result of a scan; divide its carry like the batch if requested. Record how it
+        can be divided, unless the body constrains values itself.
         """
         init = args[1] if len(args) > 1 else options.get("init")
         division = guarded(lambda: self._batches.division(init))
@@ -400,7 +402,9 @@ class Alternatives:
         return dot_product_attention
 
     def _jit(self, usual):
-        """`jax.jit` that notes who compiles which function, and donates what is asked for."""
+        """Return a `jax.jit` that records which function is compiled where, and donates what is
+        requested.
+        """
 
         @functools.wraps(usual)
         def jit(*args, **options):
@@ -409,12 +413,12 @@ class Alternatives:
             function = args[0] if args else options["fun"]
             name = guarded(lambda: _name_of(function))
             donated = guarded(lambda: _donated(function, options)) or []
-            if name and name.isidentifier():  # `<lambda>` is a step's name for nobody
+            if name and name.isidentifier():  # `<lambda>` cannot identify a step
                 self._note("jit", self._here(), name, {"options": ",".join(donated)})
             names = self._settings.get(("donation", name))
             if names:
                 for given in ("donate_argnums", "donate_argnames"):
-                    options.pop(given, None)  # jax takes names alone, or numbers
+                    options.pop(given, None)  # jax takes either names or numbers
                 options["donate_argnames"] = (*donated, *names.split(","))
             made = usual(*args, **options)
             if name and name == self._serves:
@@ -429,7 +433,7 @@ class Alternatives:
                 self._set_precision(item["value"])
 
     def _watch_precision(self):
-        """Note where the program sets the default precision of products."""
+        """Record where the program sets the default precision of products."""
         jax = self._jax
 
         def noting(usual):
@@ -449,7 +453,9 @@ class Alternatives:
         self._replaced.replace(jax.config, "update", noting(jax.config.update))
 
     def _set_precision(self, value):
-        """Set the default precision of products, and keep it when the program sets another."""
+        """Set the default precision of products, and keep it even if the program sets another
+        one.
+        """
         config = self._jax.config
         usual = config.update
         before = _global_precision(config)
@@ -465,7 +471,7 @@ class Alternatives:
         self._replaced.replace(config, "update", update)
 
     def _length_of(self, args, options):
-        """Iterations of a scan."""
+        """The number of a scan's iterations."""
         given = args[3] if len(args) > 3 else options.get("length")
         if given is not None:
             return int(given)
@@ -474,25 +480,25 @@ class Alternatives:
         return int(leaves[0].shape[0])
 
     def _checkpointed(self, args, options, policy):
-        """Arguments of a scan whose body computes values again for gradients."""
+        """Arguments of a scan whose body recomputes values for gradients."""
         keeps = getattr(self._jax.checkpoint_policies, policy)
         wrap = self._usual_checkpoint
         made = lambda body: wrap(body, prevent_cse=False, policy=keeps)
         return _with_body(args, options, made)
 
     def _here(self):
-        """Where the program calls, as of `_place`; empty if it cannot be said."""
+        """The program's place of the present call, as from `_place`; empty if unknown."""
         return guarded(lambda: _place(_calls(), self._folder)) or NOWHERE
 
     def _place_of(self, node):
-        """Where the program makes an operation, as of `_place`. What jax traced within a jitted
-        function of its own may have no frames but jax's: then its caller's say where.
+        """The program's place of an operation, as from `_place`. Operations within jax's own jitted
+        functions may only have frames of jax. Then the caller's frames are used.
         """
         frames = itertools.chain.from_iterable(map(jax_private.frames_of, node.eqns))
         return _place(frames, self._folder)
 
     def _setting(self, place, kind, now, about=None):
-        """The setting to use at a call site in place of `now`; None: as it is."""
+        """Return the setting for a call site instead of `now`; None: unchanged."""
         where = place[0]
         if not where:
             return None
@@ -501,13 +507,13 @@ class Alternatives:
 
 
 def why_not(jax, error, chosen):
-    """Why alternatives cannot be made, in a line."""
+    """Say in a line why alternatives cannot be made."""
     return in_words(jax, error, chosen) or describe(error)
 
 
 def in_words(jax, error, chosen):
-    """Why what a program writes itself cannot be replaced, in words of pgle; empty if it has none.
-    The words of jax name operations that the user does not see.
+    """Explain in pgle's words why the program's own operations cannot be replaced; empty if it has
+    none. jax's words name operations that the user does not see.
     """
     if all(item["where"] != BY_HAND for item in chosen):
         return ""
@@ -523,8 +529,8 @@ class Jitted:
 
     Args:
         usual: `jax.jit`.
-        made: what it returned.
-        args, options: what it was given.
+        made: its result.
+        args, options: its arguments.
     """
 
     def __init__(self, usual, made, args, options):
@@ -535,28 +541,29 @@ class Jitted:
         self.function = args[0] if args else options["fun"]
 
     def instead(self, function):
-        """Another function, compiled with the same settings."""
+        """Compile another function with the same settings."""
         options = dict(self._options)
         options.pop("fun", None)
         return self._usual(function, *self._args[1:], **options)
 
 
 class Buffers:
-    """Which arrays share their memory, such as those that `jax.device_put` need not move. Addresses
-    alone do not show it: placeholders of large results share their memory, too.
+    """Finds arrays that share memory, such as those that `jax.device_put` need not move. Addresses
+    do not suffice, because placeholders of large results also share memory.
     """
 
     def __init__(self, jax):
         self._jax = jax
-        self._known = {}  # by the id of an array: a reference to it, and what its memory is
+        # by an array's id: a reference to it, and the identity of its memory
+        self._known = {}
 
     def of(self, leaf):
-        """What identifies the memory of an array."""
+        """Identify the memory of an array."""
         known = self._known.get(id(leaf))
         return known[1] if known and known[0]() is leaf else id(leaf)
 
     def watched(self, usual):
-        """`jax.device_put`, whose results are noted."""
+        """Return `jax.device_put` that records its results."""
 
         @functools.wraps(usual)
         def device_put(x, *args, **options):
@@ -577,7 +584,7 @@ class Buffers:
                     self._known[id(array)] = (weakref.ref(array), memory)
 
     def _address(self, leaf):
-        """The address of an array that is there; 0 of anything else."""
+        """Return the address of a concrete array; 0 for anything else."""
         jax = self._jax
         if not _is_array(jax, leaf):
             return 0
@@ -587,12 +594,12 @@ class Buffers:
 
 
 def _is_array(jax, leaf):
-    """Whether it is an array that is there, not one that jax traces with."""
+    """Whether a leaf is a concrete array, not one that jax traces with."""
     return isinstance(leaf, jax.Array) and not isinstance(leaf, jax.core.Tracer)
 
 
 class Replaced:
-    """Functions of jax that were replaced, and how to put them back."""
+    """Replaced functions of jax, and how to restore them."""
 
     def __init__(self):
         self._undo = []
@@ -607,17 +614,17 @@ class Replaced:
         setattr(owner, name, value)
 
     def later(self, back):
-        """Call a function when all is put back."""
+        """Call a function when everything is restored."""
         self._undo.append(back)
 
     def undo(self):
-        """Put everything back, the last first."""
+        """Restore everything, the last replacement first."""
         while self._undo:
             self._undo.pop()()
 
 
 def _global_precision(config):
-    """The precision that is set for all threads: a `with` block counts in its own alone."""
+    """Return the precision set for all threads. A `with` block sets it only for its own thread."""
     found = []
     thread = threading.Thread(target=lambda: found.append(getattr(config, _PRECISION)))
     thread.start()
@@ -647,7 +654,9 @@ def _donated(function, options):
 
 
 def _form_at(where):
-    """How a call is written: ``decorator`` without arguments, or ``partial`` as one; else empty."""
+    """How a call is written: ``decorator`` without arguments, ``partial`` as a decorator; else
+    empty.
+    """
     file, _, line = where.rpartition(":")
     text = linecache.getline(file, int(line)).strip() if file else ""
     if not text.startswith("@"):
@@ -658,14 +667,14 @@ def _form_at(where):
 
 
 def _argnums_of(args, options):
-    """Places of the arguments that `jax.grad` is to differentiate."""
+    """Positions of the arguments that `jax.grad` differentiates."""
     given = args[0] if args else options.get("argnums", 0)
     is_one = hasattr(given, "__index__")  # numpy's integers have it, too
     return (int(given),) if is_one else tuple(map(int, given))
 
 
 def _with_body(args, options, made):
-    """Arguments of a scan with what is made of its body."""
+    """Replace the body in a scan's arguments."""
     if args:
         return (made(args[0]), *args[1:]), options
     return args, dict(options, f=made(options["f"]))
@@ -678,7 +687,7 @@ def _unroll_of(args, options):
 
 
 def _name_in(policies, policy):
-    """The public name of a policy; ``own`` for one that the program made, empty for none."""
+    """The public name of a policy; ``own`` for one made by the program, empty for none."""
     if policy is None:
         return ""
     names = (name for name in dir(policies) if getattr(policies, name) is policy)
@@ -686,7 +695,7 @@ def _name_in(policies, policy):
 
 
 def _mask_of(args, options):
-    """How a call of jax's attention is masked, as `fused_call.described` has it."""
+    """Describe how a call of jax's attention is masked, as `fused_call.described` does."""
     mask = args[_POSITION_OF_MASK] if len(args) > _POSITION_OF_MASK else None
     is_own = options.get("mask", mask) is not None
     return {
@@ -696,7 +705,7 @@ def _mask_of(args, options):
 
 
 def _calls():
-    """As of `jax_private.frames_of`, of the calls that lead here."""
+    """The calls that lead here, in the form of `jax_private.frames_of`."""
     frame = sys._getframe(1)
     while frame is not None:
         yield frame.f_code.co_filename, frame.f_lineno, frame.f_code.co_name
@@ -704,9 +713,9 @@ def _calls():
 
 
 def _place(calls, jax_folder):
-    """Where the program calls: ``train.py:41``, or a line of an installed library if no code is its
-    own. Then the file of the library that calls for it, ``flax/nnx/nn/attention.py``, or nothing.
-    Then the function of that library that the program calls, or nothing.
+    """Return (place, library file, library function). The place is the program's own line,
+    ``train.py:41``, or a library's if it has none. The others name the library that calls jax for
+    the program, such as ``flax/nnx/nn/attention.py``; else empty.
     """
     installed = library = called = ""
     for file, line, function in calls:
@@ -727,12 +736,12 @@ def _place(calls, jax_folder):
 
 
 def _in_library(path):
-    """A path from the folder that packages are installed in."""
+    """A path relative to the folder of installed packages."""
     folder = packages_of(path)
     return os.path.relpath(path, folder).replace(os.sep, "/") if folder else ""
 
 
 def _shown(path):
-    """A path from the working directory, if it lies below it."""
+    """A path relative to the working directory, if it is below it."""
     here = os.getcwd() + os.sep
     return path[len(here) :] if path.startswith(here) else path

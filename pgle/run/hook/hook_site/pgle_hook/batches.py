@@ -1,5 +1,5 @@
-"""How the batch of a program is divided over devices, and how the carry of a scan is divided in the
-same way. XLA may forget that inside a loop: each device then computes the whole batch.
+"""Find how a program's batch is divided over devices, and divide a scan's carry in the same way.
+XLA may lose the division inside a loop; then each device computes the whole batch.
 """
 
 import functools
@@ -7,13 +7,13 @@ import math
 from collections import namedtuple
 
 EXPLICIT = "explicit"
-"""In place of a setting: the mesh has explicit axes, so that shardings are types."""
+"""Replaces a setting: the mesh has explicit axes, so that shardings are part of types."""
 
 _EXPLICIT, _MANUAL = "Explicit", "Manual"
 
 Division = namedtuple("Division", ("sharding", "spec", "written", "size"))
-"""How to divide a carry. In order: a sharding; its spec in short, or `EXPLICIT`; what a user writes
-for it; the size of the leading axis that it divides.
+"""How to divide a carry: (sharding, its short spec or `EXPLICIT`, the user's code for it, size of
+the leading axis that it divides).
 """
 
 
@@ -27,11 +27,11 @@ class Batches:
     def __init__(self, jax):
         self._jax = jax
         self._leaves = []
-        self.constrained = 0  # calls of the program that divide a value
+        self.constrained = 0  # number of the program's calls that constrain a sharding
 
     def called(self, args, options):
-        """Note the arguments of a function if some are on a mesh. If jax traces them, the function
-        is one within the step, and nothing is noted.
+        """Record the arguments of a function if some are on a mesh. Functions that jax is tracing
+        are inside the step, so nothing is recorded.
         """
         leaves = self._jax.tree_util.tree_leaves((args, options))
         if any(isinstance(leaf, self._jax.core.Tracer) for leaf in leaves):
@@ -40,7 +40,7 @@ class Batches:
             self._leaves = [leaf for leaf in leaves if hasattr(leaf, "dtype")]
 
     def counting(self, usual):
-        """A function that constrains values; the calls of the program are counted."""
+        """Return a function that constrains shardings, and counts the program's calls."""
 
         @functools.wraps(usual)
         def with_sharding_constraint(*args, **options):
@@ -50,10 +50,11 @@ class Batches:
         return with_sharding_constraint
 
     def division(self, init):
-        """How to divide the carry of a scan; None: nothing to divide, or nobody knows how.
+        """Return how to divide the carry of a scan; None if there is nothing to divide, or if the
+        way is unknown.
 
         Args:
-            init: what the scan begins with.
+            init: the initial carry.
         """
         carried = self._activations(init)
         if not carried:
@@ -85,7 +86,7 @@ class Batches:
         return None
 
     def dividing(self, body, division):
-        """The body of a scan that divides its carry first."""
+        """Return the body of a scan that divides its carry first."""
         constrain = self._jax.lax.with_sharding_constraint
 
         def divide(leaf):
@@ -144,13 +145,13 @@ class Batches:
         return mesh, tuple(free or names)
 
     def _holds(self, leaf, given):
-        """Whether jax takes a constraint where it is traced now."""
+        """Whether jax accepts a sharding constraint at the present place."""
         constrain = lambda value: self._jax.lax.with_sharding_constraint(value, given)
         counted = self.constrained
         shape = self._jax.ShapeDtypeStruct(leaf.shape, leaf.dtype)
         try:
             self._jax.eval_shape(constrain, shape)
-        except Exception:  # no mesh in context, or axes that the program divides itself
+        except Exception:  # no mesh in context, or axes that the program itself divides
             return False
         finally:
             self.constrained = counted
@@ -158,7 +159,7 @@ class Batches:
 
 
 def _mesh_of(jax, leaf):
-    """The mesh of several devices that an array is on; None: it is on none."""
+    """The mesh of several devices that an array is on; None without one."""
     sharding = getattr(leaf, "sharding", None)
     if not isinstance(sharding, jax.sharding.NamedSharding):
         return None
@@ -166,7 +167,7 @@ def _mesh_of(jax, leaf):
 
 
 def _axes_of(jax, leaf):
-    """The axes of a mesh that divide an array, by its dimension; empty if none does."""
+    """The mesh axes that divide an array, by dimension; empty if none does."""
     mesh = _mesh_of(jax, leaf)
     if mesh is None:
         return ()
@@ -179,7 +180,7 @@ def _axes_of(jax, leaf):
 
 
 def _are(kind, mesh, axes):
-    """Whether some of these axes of a mesh are of a kind of `jax.sharding.AxisType`."""
+    """Whether some of these mesh axes have a kind of `jax.sharding.AxisType`."""
     kinds = getattr(mesh, "axis_types", None) or ()
     named = zip(mesh.axis_names, kinds)
     return any(kind in str(found) for name, found in named if name in axes)

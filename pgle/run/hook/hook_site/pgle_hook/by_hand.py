@@ -1,12 +1,12 @@
-"""Attention written by hand, found before it is differentiated: a product, a scale, a mask, a
-softmax, a product. The sum of the softmax may also divide what the second product makes.
+"""Find attention written by hand, before it is differentiated: product, scale, mask, softmax,
+product. The softmax's sum may also divide the second product's result.
 
 Axes are named by what they count: ``q`` queries, ``g`` query heads of a key head, ``k`` keys, ``d``
 and ``e`` features of both products, and numbers for what both products have in common (batch,
-heads). The name of an axis is a tuple of these, for a reshape joins and splits them: ``(1, "g")``
+heads). The name of an axis is a tuple of these, because reshapes join and split axes: ``(1, "g")``
 are all heads. An axis of one element counts nothing, and its name is empty. A value with the names
-of its axes is a side. Whatever is not known to be part of attention ends the search: nothing is
-replaced then.
+of its axes is a side. Any operation that is not known to be part of attention ends the search, and
+nothing is replaced.
 """
 
 import importlib
@@ -26,9 +26,10 @@ from pgle_hook.rewrite import VARIED, Replacement, constant_of
 HALF = ("bfloat16", "float16")  # types that cuDNN's attention takes
 USUAL = {*HALF, "float32", "float64"}  # types of scores and weights
 RESHAPED = ("convert_element_type", "reshape", "transpose")
-MOST_COMMON = 2  # axes that both products have in common: batch and heads
+MOST_COMMON = 2  # most axes that both products share: batch and heads
 OF_SCORES = ("add", "div", "mul", "select_n")  # a scale, a mask or a bias
-MOST_SEARCHED = 32  # operations before a softmax, for the product that makes its scores
+#: most operations searched before a softmax for the product that makes its scores
+MOST_SEARCHED = 32
 WORDS = {
     "add": "a bias is added to its scores",
     "convert_element_type": "its scores are rounded to few digits",
@@ -39,53 +40,53 @@ WORDS = {
     "sub": "a bias is subtracted from its scores",
     "tanh": "its scores have a soft cap",
 }
-"""Why attention with an operation between a product and a softmax stays as it is."""
+"""Why attention is left alone if it has an operation between a product and a softmax."""
 
 MASKED = -1e4
 """Scores at or below it have no weight: exp(−10⁴) is 0 in f32, for scores of any usual size."""
 
 
 class Attention:
-    """Attention that a graph holds."""
+    """Attention found in a graph."""
 
     def __init__(self, node):
-        self.node = node  # that makes its results
+        self.node = node  # makes its results
         self.first = None  # the product that makes scores
         self.product = None  # the second one
         self.multiplied = ()  # values that the products take
-        self.names = ()  # of the axes of its results
-        self.sizes = {}  # of what axes count
+        self.names = ()  # names of its results' axes
+        self.sizes = {}  # size by what an axis counts
         self.sides = ()  # queries, keys, values
         self.scale = 1.0
         self.rounded = (
-            ""  # the type that the fused call takes them in; empty: their own
+            ""  # the type in which the fused call takes them; empty: their own
         )
-        self.masks = []  # as of `Mask`
+        self.masks = []  # see `Mask`
         self._distances = None
 
     def common(self):
-        """What the axes count that both products have in common."""
+        """What the axes shared by both products count."""
         return [each for each in self.sizes if isinstance(each, int)]
 
     def count(self, name):
-        """How many elements an axis of a name has."""
+        """The number of elements of a named axis."""
         return math.prod(self.sizes.get(each, 1) for each in name)
 
     def distances(self, jax):
-        """What is known of values by the places of queries and keys."""
+        """What is known about values from the positions of queries and keys."""
         if self._distances is None:
             sizes = (self.count(QUERIES), self.count(KEYS))
             self._distances = Distances(jax, sizes, self.back)
         return self._distances
 
     def batch_and_heads(self):
-        """What the axes of batch rows and of heads count, in the order of the queries' axes."""
+        """What the axes of batch rows and heads count, in the order of the queries' axes."""
         counted = parts_of(self.sides[0][1])
         common = tuple(each for each in counted if isinstance(each, int))
         return common[:1], common[1:]
 
     def masking(self, jax):
-        """What a fused call is given in place of the masks."""
+        """The masks in the form that a fused call takes."""
         rows, _ = self.batch_and_heads()
         return Masking(self.distances(jax), self.masks, self.back, rows)
 
@@ -95,17 +96,17 @@ class Attention:
 
 
 class LeftError(Exception):
-    """Attention that stays as it is; says why."""
+    """Attention that cannot be replaced, with the reason."""
 
 
 def find(jax, node, rounded=""):
-    """The attention whose results this node makes; None if it makes none.
+    """Return the attention whose results this node makes; None if there is none.
 
     Args:
-        rounded: the type that attention in f32 is rounded to; empty: it stays as it is.
+        rounded: the type to which f32 attention is rounded; empty: attention in f32 is not rounded.
 
     Raises:
-        LeftError: it makes those of attention that the fused call cannot compute.
+        LeftError: the fused call cannot compute this attention.
     """
     product, path = node, []
     if node.name == "div":
@@ -129,7 +130,9 @@ def find(jax, node, rounded=""):
 
 
 def _unreshaped(value):
-    """The product that a value is a cast or another shape of, and the nodes from it to there."""
+    """Return the product behind casts and reshapes of a value, and the nodes from it to the
+    value.
+    """
     path = []
     while True:
         node = value.made_by(*RESHAPED)
@@ -140,7 +143,8 @@ def _unreshaped(value):
 
 
 def _found(jax, node, product, path, place):
-    """The attention whose weights are one operand of its second product; None if there is none.
+    """Return the attention whose weights are an operand of its second product; None if there is
+    none.
 
     Args:
         node: that makes the results: the second product, or what divides them by the sum.
@@ -192,7 +196,7 @@ def _choose_type(found, rounded):
 
 
 def _check_weights(found, value, names):
-    """Raise if weights are those of a softmax that something else has changed."""
+    """Raise `LeftError` if weights are a softmax's that something else has changed."""
     changed = {
         "convert_element_type": "rounded to few digits",
         "div": "scaled",
@@ -218,8 +222,8 @@ def _check_weights(found, value, names):
 
 
 def _names_after(found, product, path, place, sides):
-    """The names of the axes of what some nodes make of the second product's result; None if one of
-    them splits what an axis counts.
+    """Return the axis names after some nodes follow the second product; None if a node splits what
+    an axis counts.
 
     Args:
         path: the nodes, in order.
@@ -236,7 +240,9 @@ def _names_after(found, product, path, place, sides):
 
 
 def _second(found, product, place):
-    """Weights and values, the operands of the second product, as sides; None if they are none."""
+    """Return weights and values, the operands of the second product, as sides; None if they are
+    not.
+    """
     weights, values = (product.ins[at] for at in (place, 1 - place))
     batch = product.params["dimension_numbers"][1]
     common = [(number,) for number in range(len(batch[0]))]
@@ -261,14 +267,14 @@ def _second(found, product, place):
 
 
 def _free(product, place):
-    """The axes of an operand of a product that its result has and the other operand has not."""
+    """Axes of a product's operand that its result has and the other operand lacks."""
     contracted, batch = (each[place] for each in product.params["dimension_numbers"])
     count = len(product.ins[place].shape)
     return [axis for axis in range(count) if axis not in (*contracted, *batch)]
 
 
 def _side(found, product, place, given):
-    """An operand of a product; None if it has not one contracted axis.
+    """Return an operand of a product; None unless it has exactly one contracted axis.
 
     Args:
         given: names of its axes: of those that are in common, contracted and free.
@@ -300,7 +306,7 @@ def _free_of(product, place, weights, values):
 
 
 def _reshaped(found, names, shape):
-    """The names of axes in another shape; None if what an axis counts is split."""
+    """The names of axes after a reshape; None if what an axis counts is split."""
     left = parts_of(names)
     made = []
     for size in shape:
@@ -314,7 +320,7 @@ def _reshaped(found, names, shape):
 
 
 def _forward(found, node, names):
-    """The names of the axes of what a cast, a transpose or a reshape makes."""
+    """The names of axes after a cast, transpose or reshape."""
     if node.name == "transpose":
         return tuple(names[source] for source in node.params["permutation"])
     if node.name == "reshape":
@@ -323,7 +329,7 @@ def _forward(found, node, names):
 
 
 def _back(found, node, names):
-    """The names of the axes of what a cast, a transpose, a reshape or a broadcast is made of."""
+    """The names of the operand's axes, for a cast, transpose, reshape or broadcast."""
     operand = node.ins[0]
     if node.name == "transpose":
         before = list(names)
@@ -344,7 +350,9 @@ def _back(found, node, names):
 
 
 def _through(found, value, names, *others):
-    """Follow a value back through casts, transposes and reshapes, and operations of other names."""
+    """Follow a value back through casts, transposes, reshapes, and operations with some other
+    names.
+    """
     while True:
         node = value.made_by(*RESHAPED, *VARIED, *others)
         before = None
@@ -363,7 +371,7 @@ def _keeps_digits(node):
 
 
 def _softmax(found, value, names, total):
-    """What a softmax over the keys is taken of; None if it is none.
+    """Return the operand of a softmax over the keys; None if the value is not such a softmax.
 
     Args:
         total: what the second product's result is divided by, as a side; None: the weights are
@@ -380,14 +388,14 @@ def _softmax(found, value, names, total):
         return None
     value, names = _through(found, power.ins[0], names)
     node = value.made_by("sub")
-    # What is equal for all keys, such as their maximum, changes no softmax.
+    # Values equal for all keys, such as their maximum, do not change a softmax.
     if node is not None and _is_alike(found, node.ins[1], names):
         return node.ins[0], names
     return value, names
 
 
 def _is_sum(found, total, powers):
-    """Whether a side is the sum of another one over its keys, repeated."""
+    """Whether a side is another side's sum over the keys, perhaps repeated."""
     value, names = _through(found, *total, "broadcast_in_dim")
     node = value.made_by("reduce_sum")
     axes = () if node is None else tuple(map(int, node.params["axes"]))
@@ -405,8 +413,8 @@ def _is_alike(found, value, names):
 
 
 def _scores(jax, found, side):
-    """The first product, which scores are made of with a scale and masks, and the names of its
-    axes; None if they are made of anything else.
+    """Return the first product, from which scores are made by a scale and masks, and the names of
+    its axes; None if other operations are involved.
     """
     start = side[0]
     while side is not None:
@@ -429,10 +437,11 @@ def _scores(jax, found, side):
 
 
 def _check_scores(start, stop):
-    """Raise if scores are made of a product of each batch row or head by other means, too.
+    """Raise `LeftError` if scores come from a product over batches or heads, but through other
+    operations too.
 
     Args:
-        stop: the operation that is no scale and no mask; None: there is none.
+        stop: the first operation that is neither a scale nor a mask; None without one.
     """
     left = [start]
     for _ in range(MOST_SEARCHED):
@@ -448,7 +457,7 @@ def _check_scores(start, stop):
 
 
 def _first(found, product, names):
-    """Queries and keys, the operands of the first product, as sides; None if they are none.
+    """Return queries and keys, the operands of the first product, as sides; None if they are not.
 
     Args:
         names: of the axes of its result.
@@ -502,7 +511,7 @@ def _added(jax, found, node, names):
 
 
 def _of_bias(jax, found, value, names):
-    """The mask that a bias is; None if it is none."""
+    """Return the mask that a bias implements; None if it is not a mask."""
     known = found.distances(jax).of(value, names)
     if known is None:
         known = constant_of(jax, value)
@@ -524,7 +533,7 @@ def _of_bias(jax, found, value, names):
 
 
 def _unspread(found, value, names):
-    """A mask before it is repeated."""
+    """Return a mask before it was repeated."""
     names = names_of(value, names)
     while True:
         node = value.made_by("broadcast_in_dim")
@@ -535,7 +544,7 @@ def _unspread(found, value, names):
 
 
 def _number(jax, value):
-    """The number that all elements of a constant are; None if it is none."""
+    """Return the number that all elements of a constant equal; None if there is none."""
     node = value.made_by("broadcast_in_dim", *VARIED)
     while node is not None:
         value = node.ins[0]
@@ -546,10 +555,10 @@ def _number(jax, value):
 
 
 def _narrow(found, value, names):
-    """An operand before it was widened to f32.
+    """Return an operand before it was widened to f32.
 
     Raises:
-        LeftError: it has been in a type of fewer digits.
+        LeftError: it was in a type with fewer digits before.
     """
     side = (value, names)
     while str(value.dtype) not in HALF:
@@ -565,7 +574,7 @@ def _narrow(found, value, names):
 
 
 def replacement(jax, found, attend):
-    """The fused call that computes attention in place of what makes its results.
+    """Return the fused call that replaces the node of the attention's results.
 
     Args:
         attend: `jax.nn.dot_product_attention` with an implementation.
@@ -597,8 +606,8 @@ def replacement(jax, found, attend):
 
 
 def _alike(jax, taken):
-    """Queries, keys and values with as many features, as jax's function wants them: zeros change
-    no product. And how many the values have of their own.
+    """Pad queries, keys and values with zeros to equal numbers of features, which jax's function
+    requires. Return them, and the values' own number.
     """
     width = taken[2].shape[-1]
     most = max(each.shape[-1] for each in taken)
@@ -610,7 +619,7 @@ def _alike(jax, taken):
 
 
 def _result(jax, found, made, order):
-    """What the fused call makes, with the axes of the program."""
+    """Return the fused call's result with the axes of the program."""
     there = [each for each in order if each in found.sizes]
     made = made.reshape([found.sizes[each] for each in there])
     order = [there.index(each) for each in parts_of(found.names)]
@@ -619,8 +628,8 @@ def _result(jax, found, made, order):
 
 
 def _arranged(jax, found, array, names, order):
-    """An array with axes of the names in an order. An axis is of one element if it counts nothing
-    that the array has; else what it lacks of it is repeated.
+    """Return an array with named axes in a given order. An axis that the array lacks has one
+    element. An axis that it has in part is repeated.
 
     Args:
         names: of the axes of the array; each is a tuple of what the axis counts.
@@ -646,7 +655,7 @@ def _arranged(jax, found, array, names, order):
 
 
 def _masking(jax, found, masking, read, order):
-    """Masks, as arguments of jax's function. cuDNN wants them for each query and each key."""
+    """Return masks as arguments of jax's function. cuDNN wants them for each query and key."""
     lengths = [found.count(name) for name in order[2:]]
     options = {"is_causal": True} if masking.is_causal else {}
     if masking.window is not None:

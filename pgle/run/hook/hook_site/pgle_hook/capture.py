@@ -1,9 +1,9 @@
-"""A program that is captured on CPUs: which modules it executes, how often, and what it has instead
-of large results.
+"""Inside a program captured on CPUs: record which modules it executes and how often, and replace
+large results.
 
-Several processes that one command starts as one job have the devices asked for together, and the
-first captures: without this each of eight would have eight devices, all together 64, and all would
-write the same files.
+If one command starts several processes as one job, they share the requested devices, and only the
+first captures. Otherwise each of eight processes would have eight devices, and all would write the
+same files.
 """
 
 import atexit
@@ -45,19 +45,16 @@ def capture(
     """Capture the modules of this process.
 
     Args:
-        jax: the module, freshly imported.
-        captured: the path of the record that the hook writes.
-        computes: execute large modules too, instead of taking their results as zeros.
-        ones: small results of large modules, such as a loss, are ones instead of zeros.
-        devices: virtual CPU devices of the job.
-        given: XLA_FLAGS as pgle started the command.
-        gpu: the GPU that the program is to see, as of `GpuAnswers`.
-        ranks: variables by which launchers number processes, with the values that they had for
-        pgle, None: not set.
-        flags: the ones that pgle added to XLA_FLAGS.
-        alternatives: changes of the program to make, as of `Alternatives`.
-        serves: the function that others are made of later, as of `Served`; empty: of none.
-        passes: modules of that function that are executed before its step's.
+        jax: the module, freshly imported. captured: path of the hook's record. computes: execute
+        large modules too, instead of taking their results as zeros. ones: small results of large
+        modules, such as a loss, are ones instead of zeros. devices: virtual CPU devices of the job.
+        given: XLA_FLAGS with which pgle started the command. gpu: the GPU that the program sees
+        (see `GpuAnswers`). ranks: variables by which launchers number processes, with their values
+        in pgle's environment; None: not set.
+        flags: the flags that pgle added to XLA_FLAGS.
+        alternatives: changes to make in the program (see `Alternatives`).
+        serves: the function whose alternatives are chosen later (see `Served`); empty: none.
+        passes: number of that function's modules that are executed before the step.
     """
     guarded(jax_private.silence_plugins)
     jax_private.before_backends(lambda: restore_flags(flags))
@@ -87,11 +84,11 @@ def capture(
 
 
 def _watch_processes(jax, devices, ranks, record):
-    """Divide the devices when the program says of how many processes it is one; only the first
-    tells of its modules.
+    """Divide the devices when the program tells jax its number of processes. Only the first process
+    records its modules.
 
-    A process that nothing has started several times is alone, whatever launchers, clusters and
-    addresses its environment or its arguments name: the other processes of that job are not here.
+    If the command has not started several processes, this one is alone. Environment or arguments
+    may name a launcher or cluster, but the job's other processes are not here.
     """
     initialize = jax.distributed.initialize
 
@@ -125,19 +122,19 @@ def _watch_processes(jax, devices, ranks, record):
 
 
 OTHERS_S, LOOK_S = 3.0, 0.1
-"""How long other processes of the command are looked for, since a script may start them one after
-the other.
+"""How long and how often to look for other processes of the command, because a script may start
+them one after the other.
 """
 
 
 def others_here():
-    """Whether the command has started another Python than this one and those that started it; waits
-    for it a while.
+    """Wait a while, and return whether the command has started Pythons besides this one and its
+    parents.
     """
     until = time.monotonic() + OTHERS_S
     while True:
         found = guarded(_others)
-        if found is None or found:  # without /proc nobody can tell
+        if found is None or found:  # without /proc this is unknown
             return True
         if time.monotonic() > until:
             return False
@@ -145,7 +142,7 @@ def others_here():
 
 
 def _others():
-    """The Python processes of this session that are not this one or above it."""
+    """The Python processes of this session, except this one and its parents."""
     parents = {}
     session = os.getsid(0)
     for entry in os.listdir("/proc"):
@@ -154,7 +151,7 @@ def _others():
         try:
             with open("/proc/%s/stat" % entry) as file:
                 name, _, rest = file.read().partition("(")[2].rpartition(")")
-        except OSError:  # it has ended
+        except OSError:  # the process has ended
             continue
         state, parent, _, its_session = rest.split()[:4]
         if int(its_session) == session and state != "Z":
@@ -188,13 +185,15 @@ def _share(jax, devices, record):
         jax.config.update("jax_dump_ir_to", "")
 
 
-LOOKED_S = 1.0  # time between two looks at where the program is
+LOOKED_S = 1.0  # seconds between two looks at the program's position
 WRITTEN_S = 0.2
-"""Time between two writings of the counts, since the program may be stopped at any time. The first
-two executions of each module, which tell a step from a module that runs once, are written at once.
+"""Seconds between two writings of the counts, because the program may be stopped at any time. Each
+module's first two executions are written at once, because they distinguish a step from a module
+that runs once.
 """
 
-LEVELS = {9: "O0", 19: "O1", 29: "O2", 39: "O3"}  # of effort, as XLA numbers them
+#: levels of effort, as XLA numbers them
+LEVELS = {9: "O0", 19: "O1", 29: "O2", 39: "O3"}
 
 EFFORT = {
     "jax_optimization_level": 0,
@@ -202,9 +201,7 @@ EFFORT = {
     "jax_exec_time_optimization_effort": 0.0,
     "jax_memory_fitting_effort": 0.0,
 }
-"""Settings of jax that are options of every compilation, and what they are where nobody says
-anything.
-"""
+"""jax's settings that are options of every compilation, with their defaults."""
 
 
 class CaptureRecord:
@@ -215,7 +212,8 @@ class CaptureRecord:
     def __init__(self, path, given, ones, plugins):
         self._path = path
         self._given = given
-        self.describe = describe  # an exception that ended the program, in a line
+        # returns an exception that ended the program as a line
+        self.describe = describe
         self._sources = Sources()
         self._is_silent = False
         self._pid = os.getpid()
@@ -223,7 +221,7 @@ class CaptureRecord:
         self._writing = threading.Lock()
         self._names = {}
         self._counts = {}
-        self._turns = {}  # by module: numbers of its first and its last execution
+        self._turns = {}  # by module: positions of its first and last execution
         self._turn = 0
         self._written = 0.0
         version = list(sys.version_info[:3])
@@ -250,7 +248,7 @@ class CaptureRecord:
         threading.Thread(target=self._look, name="pgle-hook", daemon=True).start()
 
     def _look(self):
-        """Daemon thread: note where the program is, for as long as that changes, and what it has
+        """Daemon thread: record where the program is while that changes, and what it has
         imported.
         """
         while os.getpid() == self._pid:
@@ -261,7 +259,7 @@ class CaptureRecord:
                 self._write()
 
     def begin(self, folder):
-        """Write into another folder from now on, of what happens from now on."""
+        """From now on write into another folder, and only about later events."""
         self._path = os.path.join(folder, os.path.basename(self._path))
         self._counts = {}
         self._turns = {}
@@ -269,54 +267,56 @@ class CaptureRecord:
         self._write()
 
     def again(self, name, again):
-        """A function is compiled again as the module with this name, as of `Compilations`."""
+        """Record that a function is compiled again as the module of this name, as from
+        `Compilations`.
+        """
         self._about["compiled_again"][name] = again
 
     def waits_for(self, what):
-        """The program waits for other processes; empty: no longer."""
+        """Record that the program waits for other processes; empty: it does not wait any more."""
         self._about["waits_for"] = what
         self._write()
 
     def _end(self):
         error = getattr(
             sys, "last_value", None
-        )  # which Python sets for an exception that ends a program
+        )  # Python sets it if an exception ends a program
         if error is not None:
             self._about["error"] = self.describe(error)
             self._about["traced"] = bool(guarded(lambda: jax_private.is_traced(error)))
         self._write()
 
     def note(self, kind, name):
-        """Note a dump as ``of_jax`` or ``not_lowered`` (for GPUs), or a function as ``uncomputed``:
-        its results were zeros.
+        """Record a dump as ``of_jax`` or ``not_lowered`` (for GPUs), or a function as
+        ``uncomputed``: its results were zeros.
         """
         if name not in self._about[kind]:
             self._about[kind].append(name)
             self._write()
 
     def site(self, found):
-        """The program calls a function that has alternatives: kind, place, setting, length."""
+        """Record a call with alternatives: kind, place, setting, length."""
         if found not in self._about["sites"]:
             self._about["sites"].append(found)
             self._write()
 
     def compared(self, found):
-        """What comparing the step's values has shown, as of `Values`."""
+        """Record the comparison of the step's values, as from `Values`."""
         self._about["compared"] = found
         self._write()
 
     def silence(self):
-        """Write nothing any more: another process of the job tells what all execute."""
+        """Stop writing, because another process of the job records the same executions."""
         self._is_silent = True
 
     def compiling(self, name):
-        """A module is about to be compiled, whose dump has this name."""
+        """Record that a module, with this dump name, is about to be compiled."""
         self._about["compiling"] = name
         self._write()
 
     def compiled(self, executable, name, arguments, source):
-        """It was, to an executable, with these arguments; the name is empty if it was not
-        dumped. `source` is as of `jax_private.function_of`.
+        """Record that a module was compiled to an executable with these arguments. The name is
+        empty without a dump. `source` comes from `jax_private.function_of`.
         """
         self._about["compiling"] = ""
         if name:
@@ -331,11 +331,11 @@ class CaptureRecord:
             self._names[id(executable)] = (
                 name,
                 executable,
-            )  # which is kept, so that its id stays its own
+            )  # kept, so that its id is not reused
         self._write()
 
     def executed(self, executable):
-        """It is about to be executed."""
+        """Record an execution before it starts."""
         if os.getpid() != self._pid or id(executable) not in self._names:
             return
         with self._lock:
@@ -364,8 +364,8 @@ class CaptureRecord:
 
 
 def place_of_main():
-    """Where the program's main thread is, in its own code: ``train.py, line 41, in load``; empty if
-    in none.
+    """Where the program's main thread is in its own code: ``train.py, line 41, in load``; empty if
+    it is elsewhere.
     """
     frame = sys._current_frames().get(threading.main_thread().ident)
     while frame is not None:
@@ -380,14 +380,14 @@ def place_of_main():
 def _is_installed(name):
     try:
         return importlib.util.find_spec(name) is not None
-    except Exception:  # no plugin, a broken one
+    except Exception:  # no plugin, or a broken one
         return False
 
 
 def _given_options(arguments):
-    """What a program asks of XLA besides XLA_FLAGS: ``compiler_options`` of `jax.jit`, and jax's
-    settings of effort, as names of flags or of settings of jax (``jax_optimization_level``) with
-    their values as text.
+    """Return the options that a program gives XLA besides XLA_FLAGS: ``compiler_options`` of
+    `jax.jit` and jax's settings of effort. Keys are names of flags or of jax's settings, values are
+    texts.
     """
     options = jax_private.options_in(arguments)
     build = options.executable_build_options
@@ -401,7 +401,7 @@ def _given_options(arguments):
     ]
     left_out = (
         build.debug_options.xla_disable_hlo_passes
-    )  # jax_compiler_enable_remat_pass, when it is off
+    )  # jax_compiler_enable_remat_pass, if it is off
     found += [("xla_disable_hlo_passes", left_out)] if left_out else []
     found += options.env_option_overrides
     return [(name, _as_text(value)) for name, value in found]
@@ -418,27 +418,26 @@ def _option(build, name, default):
         return default
 
 
-# Large modules are not executed on the CPU: what they return is zeros that take no memory. A model
-# of billions of parameters is initialised and trained for hours there, and only its modules are
-# wanted. If a module says how all its results are sharded, or Shardy decides it, its code for CPUs
-# is not even generated (`lowering`). All virtual devices are on this one machine, so a module is
-# judged by what all of them do together.
+# Large modules are not executed on the CPU. They return zeros that take no memory, because only the
+# modules are wanted, and CPUs would train a large model for hours. If a module says how all its
+# results are sharded, or Shardy decides it, its code for CPUs is not even generated (`lowering`).
+# All virtual devices are on this one machine, so a module is judged by what all of them do
+# together.
 
-# arithmetic operations of one execution, loops counted once, from which a module is large
+# arithmetic operations per execution, loops counted once, above which a module is large
 OPERATIONS = 1e10
 
-BYTES = 2e8  # the same for the bytes that it reads and writes
+BYTES = 2e8  # bytes that it reads and writes, above which a module is large
 
 INSTRUCTIONS = 2e6
-"""Executions of instructions, in loops once per iteration, from which a module is large: a CPU
-takes 2 to 50 µs for each of a simulated robot's, of which an episode of 1000 steps has five
-million.
+"""Executed instructions, counted per iteration, above which a module is large. A CPU takes 2 to 50
+µs for each of a simulated robot's, and an episode of 1000 steps has five million.
 """
 
 LOOKED_AT = 64 << 20
-"""Bytes of a result on one device up to which it may be ones. All of a type share their memory."""
+"""Largest result on one device, in bytes, that may be ones. All of one type share memory."""
 
-SECONDS = 2.0  # a module that was executed and took longer is not executed again
+SECONDS = 2.0  # a module that took longer is not executed again
 
 _COMPUTATION = re.compile(r"(ENTRY )?%?([\w.\-]+) .*\{$")
 _LOOP = re.compile(r" while\(.*\bbody=%?([\w.\-]+)")
@@ -460,13 +459,14 @@ class Uncomputed:
         self._record = record
         self._is_zeros = is_zeros
         self._ones = ones
-        self._of_ones = {}  # by type: the longest array of ones
-        self._large = {}  # by the id of jax's record, which is kept, so that its id stays its own
+        self._of_ones = {}  # by type: the longest array of ones so far
+        # by the id of jax's record, which is kept, so that its id is not reused
+        self._large = {}
         self._pages = mmap.mmap(-1, mmap.PAGESIZE, flags=MAPPING)
 
     def results(self, call, execute):
-        """The results of one execution, given jax's record of the executable and what executes
-        it.
+        """Return the results of one execution, from jax's record of the executable and the function
+        that executes it.
         """
         if id(call) not in self._large:
             is_large = guarded(
@@ -490,8 +490,8 @@ class Uncomputed:
             guarded(lambda: self._record.note("uncomputed", call.name))
 
     def _zeros(self, shape, dtype):
-        """An array of zeros on pages that nobody has written to: all of them together take one page
-        of memory.
+        """Return an array of zeros on untouched pages. All pages together take one page of
+        memory.
         """
         np = sys.modules["numpy"]
         count = int(np.prod(shape, dtype=np.int64))
@@ -535,7 +535,7 @@ def executed_in(text):
                     (called.group(1), int(trips.group(1)) if trips else 1)
                 )
     totals = {}
-    for name in sizes:  # a computation comes after its callees
+    for name in sizes:  # callees come before their callers in the text
         totals[name] = sizes[name] + sum(
             trips * totals.get(body, 0) for body, trips in inner[name]
         )

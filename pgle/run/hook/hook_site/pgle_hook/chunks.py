@@ -1,9 +1,9 @@
-"""A loss over a large vocabulary, in chunks of tokens.
+"""Compute a loss over a large vocabulary in chunks of tokens.
 
-Found is a product of activations with a table of words, and all that is computed of its result for
-each token alone, up to values without words: a maximum, a sum of exponentials, the logit of a
-label. That is computed for one chunk of the tokens after another, and again for gradients, so that
-the logits of all tokens never exist at once.
+This file finds the product of activations with a table of words, and the operations after it that
+treat each token alone. They end in values without words: a maximum, a sum of exponentials, the
+logit of a label. Chunks are computed one after the other, and again for gradients, so that all
+logits never exist at once.
 """
 
 import importlib
@@ -16,9 +16,10 @@ from pgle_hook.rewrite import (
     shape_of,
 )
 
-LEAST_WORDS = 4096  # from which on a product makes logits
+LEAST_WORDS = 4096  # number of columns above which a product makes logits
 LEAST_WORDS_SMALL = 2  # the same at a small size
-COUNT_SMALL = 5  # chunks at a small size; it does not divide that: one is filled up
+#: chunks at a small size; it does not divide the tokens, so one chunk is padded
+COUNT_SMALL = 5
 ELEMENTWISE = frozenset(
     (
         "abs",
@@ -72,7 +73,7 @@ REDUCTIONS = ("reduce_sum", "reduce_max", "reduce_min", "argmax", "argmin")
 
 
 class _UnfitError(Exception):
-    """The values of a loss are not of each token alone."""
+    """A loss whose values do not treat each token alone."""
 
 
 def find(jax, graph, count, checkpoint, least_words=LEAST_WORDS):
@@ -101,7 +102,7 @@ def find(jax, graph, count, checkpoint, least_words=LEAST_WORDS):
 
 
 def _makes_logits(node, least_words):
-    """Whether it multiplies the features of tokens with a table of words."""
+    """Whether a node multiplies features of tokens with a table of words."""
     if node.name != "dot_general":
         return False
     (contracted, batch) = node.params["dimension_numbers"]
@@ -114,7 +115,7 @@ def _makes_logits(node, least_words):
 
 
 def _has_softmax(graph, product):
-    """Whether powers of what a product makes are summed, as no hidden layer's are."""
+    """Whether powers of a product's result are summed, which no hidden layer does."""
     least = product.outs[0].shape[-1]
     after = {id(product.outs[0])}
     powers = set()
@@ -136,12 +137,12 @@ class _Tokens:
     """
 
     def __init__(self, sizes, are_joined=False, kept=None):
-        self.sizes = sizes  # of the axes
-        self.are_joined = are_joined  # the axes are one
-        self.kept = kept or (0, sizes[-1])  # first and end of what is computed
+        self.sizes = sizes  # sizes of the axes
+        self.are_joined = are_joined  # whether the axes are joined to one
+        self.kept = kept or (0, sizes[-1])  # start and end of the computed tokens
         self.axis = 0 if are_joined else len(sizes) - 1
-        self.apart = None  # the same before they were joined
-        self.uncut = None  # the same before they were cut
+        self.apart = None  # the same tokens before they were joined
+        self.uncut = None  # the same tokens before they were cut
 
     @property
     def shape(self):
@@ -149,7 +150,7 @@ class _Tokens:
         return (math.prod(self.sizes),) if self.are_joined else self.sizes
 
     def is_led(self, shape):
-        """Whether a value of a shape has a number for each token."""
+        """Whether a shape has a number for each token."""
         upto = self.axis
         return len(shape) > upto and shape[upto] == self.shape[upto]
 
@@ -202,7 +203,7 @@ class _Tokens:
 
 
 class _Loss:
-    """What is computed of logits for each token alone."""
+    """The operations after logits that treat each token alone."""
 
     def __init__(self, jax, graph, product):
         self._jax = jax
@@ -227,7 +228,7 @@ class _Loss:
         self._outs = list(self._used_outside(graph))
 
     def note(self):
-        """Which tokens of its features the loss computes; empty: all of them."""
+        """Say which tokens of its features the loss computes; empty: all."""
         if self._left is None:
             return ""
         start, stop = self._first.kept
@@ -238,7 +239,7 @@ class _Loss:
         )
 
     def _tokens_of(self, node):
-        """How the results of an operation hold the tokens."""
+        """Return how the results of an operation hold the tokens."""
         found = self._tokens.get(id(node.outs[0]))
         self._must(found is not None)
         return found
@@ -252,13 +253,15 @@ class _Loss:
         return counts.pop()
 
     def _is_wide(self, value, tokens):
-        """Whether it has a number for each word of each token."""
+        """Whether a value has a number for each word of each token."""
         is_of_tokens = value.shape[: len(tokens.shape)] == tokens.shape
         least = math.prod(tokens.shape) * self._words
         return is_of_tokens and math.prod(value.shape) >= least
 
     def _follow(self, node):
-        """Note how the results of an operation hold the tokens, if it takes what logits make."""
+        """Record how an operation's results hold the tokens, if it takes values made from
+        logits.
+        """
         found = [self._tokens[id(one)] for one in node.ins if id(one) in self._tokens]
         if not found:
             return False
@@ -277,7 +280,7 @@ class _Loss:
         return True
 
     def _cut(self, node, tokens):
-        """How what is left of logits that are cut along the tokens holds these."""
+        """Return how logits cut along the tokens hold the remaining ones."""
         value = node.ins[0]
         if tokens.are_joined or not self._is_wide(value, tokens):
             return None
@@ -325,12 +328,12 @@ class _Loss:
         return [node for node in graph.nodes if id(node) in found]
 
     def _is_wide_now(self, value):
-        """The same of a value that logits make."""
+        """Same as `_is_wide`, for a value made from logits."""
         tokens = self._tokens.get(id(value))
         return tokens is not None and self._is_wide(value, tokens)
 
     def _used_outside(self, graph):
-        """The operations whose results others use."""
+        """The operations whose results are used outside."""
         inside = set(map(id, self._nodes))
         used = set()
         for node in graph.nodes:
@@ -347,7 +350,9 @@ class _Loss:
             yield node
 
     def _planned(self, node):
-        """What computes an operation for a chunk, from its operands and the chunk's length."""
+        """Return what computes an operation for a chunk, from its operands and the chunk's
+        length.
+        """
         if node is self._product:
             self._take(node.ins[0], is_led=True)
             self._take(node.ins[1], is_led=False)
@@ -362,7 +367,7 @@ class _Loss:
         return plan(node)
 
     def _take(self, value, is_led):
-        """Note that an operation takes a value, split or whole."""
+        """Record that an operation takes a value, split or whole."""
         if id(value) in self._made:
             if not is_led:
                 raise _UnfitError
@@ -403,7 +408,7 @@ class _Loss:
         outer = tuple(axis for axis in axes if axis <= tokens.axis)
         if not outer:
             return lambda taken, length: node.bound(taken)
-        # A sum over words and tokens: that over tokens is left for later.
+        # A sum over words and tokens; the sum over tokens comes later.
         self._must(node.name == "reduce_sum" and len(outer) < len(axes))
         self._sums[id(node)] = outer
         inner = tuple(axis for axis in axes if axis > tokens.axis)
@@ -515,7 +520,9 @@ class _Loss:
         return pick
 
     def replacements(self, count, checkpoint):
-        """What replaces the operations whose results others use, by the id of their node."""
+        """Return replacements for the operations whose results are used outside, by the id of their
+        node.
+        """
         made = {}
 
         def make(node):
@@ -530,11 +537,13 @@ class _Loss:
         return {id(node): Replacement(needs, make(node)) for node in self._outs}
 
     def _needs(self):
-        """The values from outside that it takes."""
+        """The values from outside that the loss takes."""
         return [*(value for value, _ in self._led), *self._whole]
 
     def check(self, count, checkpoint):
-        """Raise if jax cannot compute it in chunks, as with tokens that are sharded explicitly."""
+        """Raise if jax cannot compute the loss in chunks, for example if tokens are sharded
+        explicitly.
+        """
         jax = self._jax
         values = self._needs()
         shapes = [shape_of(jax, value.aval) for value in values]
@@ -599,7 +608,7 @@ def _joins(node, tokens):
 
 
 def _taken_by(jax, node):
-    """Where a slice begins on each axis, and its sizes; None if that is not known."""
+    """Return where a slice begins on each axis, and its sizes; None if unknown."""
     params = node.params
     if node.name == "slice":
         starts = params["start_indices"]

@@ -1,6 +1,6 @@
-"""A traced function, computed with 64 bits a number, so that its types round nothing.
+"""Compute a traced function with 64-bit numbers, so that its types round nothing.
 
-Two programs then differ only if they compute something else. Three things still round:
+Then two programs differ only if they compute different things. Three things still round:
 
 - Casts to types with fewer digits than bf16, such as eight bits: they are part of a program.
 - Operations that cannot take 64 bits, such as those of custom kernels. They take and return the
@@ -16,7 +16,8 @@ import importlib
 from pgle_hook import jax_private
 from pgle_hook.rewrite import OF_DEVICES, VARIED, Node, closed_of
 
-LEAST_DIGITS = 7  # stored bits of a type's mantissa whose rounding is left out: bf16
+# rounding to a type with at least so many stored bits of mantissa is left out; bf16 has 7
+LEAST_DIGITS = 7
 CALLS = frozenset(
     (
         "checkpoint",
@@ -32,7 +33,7 @@ CALLS = frozenset(
         "remat2",
     )
 )
-"""Operations that do nothing but call a function."""
+"""Operations that only call a function."""
 
 OPAQUE = frozenset(
     (
@@ -48,7 +49,7 @@ OPAQUE = frozenset(
 )
 """Operations whose results depend on the types of their operands."""
 
-UPDATES = "update_jaxpr"  # of a scatter: what it does of a pair
+UPDATES = "update_jaxpr"  # a scatter's function of a pair
 
 CAST = "bfloat16"  # of products of arrays in bf16, as a cast makes them
 EMULATED = {"tensorfloat32": (8, 10), "BF16_BF16_F32": (8, 7), CAST: (8, 7)}
@@ -57,7 +58,7 @@ EMULATED = {"tensorfloat32": (8, 10), "BF16_BF16_F32": (8, 7), CAST: (8, 7)}
 
 @contextlib.contextmanager
 def wide(jax):
-    """Within it, numbers may have 64 bits."""
+    """Within the block, numbers may have 64 bits."""
     enable = getattr(jax, "enable_x64", None)
     if enable is None:  # before jax 0.8
         enable = importlib.import_module("jax.experimental").enable_x64
@@ -66,7 +67,7 @@ def wide(jax):
 
 
 class Exact:
-    """Evaluates traced functions with 64 bits a number; `wide` is on.
+    """Evaluates traced functions with 64-bit numbers. Use it inside `wide`.
 
     Args:
         jax: the module.
@@ -88,7 +89,7 @@ class Exact:
         }
 
     def __call__(self, closed, args, is_fixed=False):
-        """The results of a traced function.
+        """Return the results of a traced function.
 
         Args:
             closed: it, with its constants.
@@ -115,13 +116,13 @@ class Exact:
         return list(map(read, jaxpr.outvars))
 
     def widened(self, array):
-        """A value of the program with 64 bits a number."""
+        """Return a value of the program as 64-bit numbers."""
         dtype = getattr(array, "dtype", None)
         if dtype is None or not self._is_inexact(dtype):
             return array
         is_traced = isinstance(array, self._jax.core.Tracer)
         if is_traced and not hasattr(array.aval, "astype"):
-            return array  # a reference: it was made of what has 64 bits
+            return array  # a reference, which already refers to 64-bit numbers
         if not is_traced:  # perhaps of another mesh
             array = importlib.import_module("numpy").asarray(array)
         return array.astype(self._wide(dtype))
@@ -130,7 +131,7 @@ class Exact:
         return self._jax.numpy.issubdtype(dtype, self._jax.numpy.inexact)
 
     def _wide(self, dtype):
-        """The type in place of another one: floating-point or complex numbers with 64 bits each."""
+        """Replace a type by the floating-point or complex type with 64 bits per number."""
         jnp = self._jax.numpy
         if jnp.issubdtype(dtype, jnp.complexfloating):
             return jnp.complex128
@@ -159,12 +160,12 @@ class Exact:
         try:
             settings = self._settings(eqn)
             made = Node(eqn, ()).bound(taken, **settings)
-        except Exception:  # of an operation that does not take 64 bits
+        except Exception:  # the operation does not take 64 bits
             return self._as_traced(eqn, taken)
         return list(map(self.widened, made))
 
     def _settings(self, eqn):
-        """The settings of an operation that name a type: they name the one with 64 bits instead."""
+        """Return an operation's settings, with types replaced by their 64-bit types."""
         np = importlib.import_module("numpy")
         found = {}
         for name, value in eqn.params.items():
@@ -185,14 +186,14 @@ class Exact:
         return self._jax.make_jaxpr(lambda *args: self(closed, args))(*given).jaxpr
 
     def _as_traced(self, eqn, taken):
-        """An operation with the types of its trace."""
+        """Run an operation with the types of its trace."""
         given = [
             self._narrowed(value, atom.aval) for value, atom in zip(taken, eqn.invars)
         ]
         return list(map(self.widened, Node(eqn, ()).bound(given)))
 
     def _narrowed(self, value, aval):
-        """A value with the type that it was traced with."""
+        """Convert a value to the type of its trace."""
         dtype = getattr(aval, "dtype", None)
         is_number = hasattr(aval, "astype")  # no reference
         is_other = is_number and dtype is not None and self._is_inexact(dtype)
@@ -210,7 +211,7 @@ class Exact:
         return self._as_traced(eqn, taken) if is_part else taken
 
     def _product(self, eqn, taken):
-        """A product; its operands are rounded if the GPU does that."""
+        """Run a product; round its operands if the GPU does."""
         if self._precision and self._is_emulated(eqn):
             bits = EMULATED[self._precision]
             taken = [self._kept(value, bits) for value in taken]
@@ -231,7 +232,7 @@ class Exact:
         return words.endswith(self._precision)
 
     def _kept(self, value, bits):
-        """A value with some bits of f32, those of exponent and mantissa."""
+        """Keep as many exponent and mantissa bits of f32 as the GPU does."""
         single = value.astype(self._jax.numpy.float32)
         return self._jax.lax.reduce_precision(single, *bits).astype(value.dtype)
 

@@ -1,18 +1,18 @@
-"""What makes a program on CPUs the one that runs on GPUs: what it sees of devices, and how jax
-lowers it.
+"""Make a program on CPUs the same as on GPUs: the devices that it sees, and how jax lowers it.
 
 Programs choose kernels, sharding and batch sizes by ``jax.default_backend()``, a device's kind or
-its memory. So the program's questions are answered for the target, jax's own for the CPU.
+its memory. So the program's questions are answered for the target, and jax's own questions for the
+CPU.
 
 Code for CPUs differs: random bits are loops there, moves to host memory are dropped, cuDNN's
 attention and kernels of Pallas have no rule at all. So every program is lowered for CUDA, and that
-is dumped. The same program is lowered for CPUs where it is executed. A large one is not: a module
-that returns zeros is compiled instead.
+is dumped. If the program is executed, it is also lowered for CPUs. Instead of a large one, a module
+that returns zeros is compiled.
 
 Operations may say by callbacks how they are partitioned (``custom_partitioning``: attention by
 cuDNN, Transformer Engine). XLA partitions such programs here, in the program's own process, where
-the callbacks are: a forked child compiles the module for GPUs that are not there, and is ended as
-soon as XLA has dumped the partitioned module.
+the callbacks are: a forked child compiles the module without a GPU, and is ended as soon as XLA has
+dumped the partitioned module.
 """
 
 import functools
@@ -28,9 +28,10 @@ from types import SimpleNamespace
 from pgle_hook import SetAside, guarded, jax_private, warn
 
 PLATFORM = (
-    "gpu"  # as `Device.platform` and `jax.default_backend` call GPUs of all vendors
+    # the name of GPUs of all vendors in `Device.platform` and `jax.default_backend`
+    "gpu"
 )
-# the form of a client's; kernels are chosen by the vendor's word in it
+# form of a client's version; programs choose kernels by the vendor's word in it
 PLATFORM_VERSION = "PJRT C API\n%s"
 CUDA = "cuda"  # the platform whose GPUs have cuDNN
 SETTINGS = ("jax_platforms", "jax_platform_name")
@@ -45,13 +46,11 @@ WITH_PLATFORM = (
 )
 
 CUDNN = 91300
-"""The release of cuDNN that is assumed when none is installed: newer than every one that jax 0.12
-asks for.
-"""
+"""The cuDNN release that is assumed if none is installed. jax 0.12 asks for none that is newer."""
 
 
 class GpuAnswers:
-    """Answers for a GPU.
+    """Answers the program's questions about devices for a GPU.
 
     Args:
         jax: the module, freshly imported.
@@ -64,16 +63,14 @@ class GpuAnswers:
     def __init__(self, jax, about):
         self._jax = jax
         self._about = about
-        self._ranks = {}  # of devices by their ids
+        self._ranks = {}  # ranks of devices by their ids
         self._own = os.path.join(os.path.dirname(jax.__file__), "_src", "")
-        # Parts of jax that choose kernels, and ask as programs do; a mesh tells Pallas its kind of
+        # Parts of jax that choose kernels, and ask as programs do. A mesh tells Pallas its kind of
         # device.
         self._chooses = tuple(os.path.join(self._own, name) for name in CHOOSES)
 
     def show(self):
-        """Have jax answer the program's questions so; each part by itself, since releases
-        differ.
-        """
+        """Make jax give these answers. Parts that a release lacks are skipped one by one."""
         guarded(self._stay_on_cpus)
         guarded(self._functions)
         guarded(self._types)
@@ -88,7 +85,7 @@ class GpuAnswers:
         return not name.startswith(self._own) or name.startswith(self._chooses)
 
     def _stay_on_cpus(self):
-        """Ignore what the program says of platforms: there are CPUs alone."""
+        """Ignore the platforms that the program asks for, because only CPUs exist."""
         update = self._jax.config.update
         update(SETTINGS[0], "cpu")
         keep = lambda this, name, value: (
@@ -113,7 +110,7 @@ class GpuAnswers:
         bridge.default_backend = self._jax.default_backend = new_default
 
     def _types(self):
-        """Properties of devices and of their client, whose types are jaxlib's."""
+        """Properties of devices and of their client, whose types jaxlib defines."""
         device, client = jax_private.device_types()
         about = self._about
         total = int(self._about["memory_bytes"])
@@ -126,7 +123,7 @@ class GpuAnswers:
         device.slice_index = property(lambda this: self._rank(this) // (hosts * each))
         process = (
             device.process_index
-        )  # of jax's own meshes: one process a host; the program sees that it is one
+        )  # of jax's own meshes: one process per host; the program sees a single one
         device.process_index = property(
             lambda this: (
                 self._rank(this) // each
@@ -144,7 +141,7 @@ class GpuAnswers:
         )
 
     def _rank(self, device):
-        """A device's place among all of the job; their ids have gaps between processes."""
+        """A device's position among all devices of the job. Ids have gaps between processes."""
         if device.id not in self._ranks:
             found = jax_private.backends().devices()
             self._ranks = {each.id: rank for rank, each in enumerate(found)}
@@ -163,7 +160,7 @@ class GpuAnswers:
 
 
 def _without_gpus(ask, names):
-    """jax's function with no platform in place of GPUs, which have these names."""
+    """Wrap jax's function: the names of GPUs stand for no platform."""
 
     def named(platform):
         is_gpu = isinstance(platform, str) and platform in names
@@ -181,7 +178,7 @@ def _without_gpus(ask, names):
 
 
 def see_cudnn(module, platform):
-    """Have jax's module of attention find a cuDNN if the GPUs of this platform have one."""
+    """Make jax's attention module find a cuDNN, if GPUs of this platform have one."""
     if platform == CUDA:
         _assume_cudnn(module)
     else:
@@ -189,7 +186,7 @@ def see_cudnn(module, platform):
 
 
 def _assume_cudnn(module):
-    """Have jax's attention find a cuDNN: it will not run here, but where its GPUs are."""
+    """Make jax's attention find a cuDNN. It does not run here, but on the job's GPUs."""
     check = module.check_cudnn_version
 
     def new_check():
@@ -208,7 +205,7 @@ def _assume_cudnn(module):
 
 
 def _no_cudnn(module):
-    """Have jax's attention find no cuDNN, as on GPUs of other vendors."""
+    """Make jax's attention find no cuDNN, as on GPUs of other vendors."""
 
     def new_check():
         raise RuntimeError("cuDNN is not detected.")  # jax's own words
@@ -217,18 +214,18 @@ def _no_cudnn(module):
 
 
 BYTES = 1e8
-"""Bytes of arguments and results, of all devices together, from which a program is not executed."""
+"""Bytes of arguments and results, over all devices, above which a program is not executed."""
 
 
 class Lowering:
     """Lowers for GPUs, and decides what to compile.
 
     Args:
-        record: gets the names of modules that cannot be lowered for GPUs.
+        record: gets names of modules that cannot be lowered for GPUs.
         folder: of the dumps.
-        leaves_out: whether large programs are replaced by zeros; programs that only GPUs can
+        leaves_out: whether large programs are replaced by zeros. Programs that only GPUs can
             execute always are.
-        gpu: facts about the GPU, as of `GpuAnswers`, with ``targets``: texts of a
+        gpu: facts about the GPU, as in `GpuAnswers`, with ``targets``: texts of a
             GpuTargetConfigProto, the one with most fields first.
     """
 
@@ -242,9 +239,9 @@ class Lowering:
         self._zeros = {}
 
     def _of(self, module):
-        """What is known of one of jax's modules, which is kept, so that its id stays its own: the
-        name of its dump, whether it was lowered here, the module for GPUs, which is dumped, what is
-        compiled instead of it, and its function with what that takes.
+        """Return the facts about one of jax's modules: name of its dump, whether it was lowered
+        here, the dumped module for GPUs, its replacement, and its function with its arguments. The
+        module is kept, so that its id is not reused.
         """
         new = SimpleNamespace(
             module=module,
@@ -258,7 +255,7 @@ class Lowering:
         return self._known.setdefault(id(module), new)
 
     def watch(self):
-        """Have every module lowered for GPUs, dumped so, and compiled as decided here."""
+        """Lower every module for GPUs, dump it, and compile what this class decides."""
         mlir = jax_private.lowering()
         lower, dump = mlir.lower_jaxpr_to_module, mlir.dump_module_to_file
 
@@ -271,7 +268,7 @@ class Lowering:
                     ("gpu",),
                 )
                 or SetAside.is_on()
-            ):  # the device of a mesh is a gpu
+            ):  # the device of a mesh counts as a GPU
                 return lower(name, jaxpr, *args, **kwargs)
             name = guarded(lambda: jax_private.name_by_user(name, jaxpr)) or name
             result = self._lowered(lower, name, jaxpr, args, kwargs)
@@ -313,11 +310,11 @@ class Lowering:
         return jax_private.signature(for_gpus, 0) or jax_private.without_calls(module)
 
     def is_zeros(self, call):
-        """Whether an execution of this program returns zeros, whatever it is given."""
+        """Whether an execution of this program returns zeros, for any arguments."""
         return id(call.xla_executable) in self._zeros
 
     def _lowered(self, lower, name, jaxpr, args, kwargs):
-        """jax's result: for GPUs where the program is not executed, else for CPUs."""
+        """Return jax's lowered module: for GPUs if the program is not executed, else for CPUs."""
         for_gpus, why = None, None
         try:
             for_gpus = lower(
@@ -332,7 +329,7 @@ class Lowering:
         try:
             result = lower(name, jaxpr, *args, **dict(kwargs, platforms=("cpu",)))
         except Exception:
-            if why is not None:  # the program is for GPUs
+            if why is not None:  # the program can only run on GPUs
                 raise why from None
             zeros = for_gpus and jax_private.signature(for_gpus.module, 0)
             if not zeros:
@@ -379,17 +376,17 @@ class Lowering:
         )
 
 
-DIFFERENCES = 1000  # arguments that a second compilation of a function names at most
+DIFFERENCES = 1000  # most arguments that a function's second compilation lists
 
 
 class CompiledFunction:
-    """What is known of a function that is compiled."""
+    """What is known about a compiled function."""
 
     def __init__(self):
         self.static = {}  # the static arguments of its last call
-        self.called = None  # its object in its last call
-        self.compiled = None  # the same of its last compilation
-        self.takes = None  # what that took; None: it was not compiled
+        self.called = None  # the function object of its last call
+        self.compiled = None  # the function object of its last compilation
+        self.takes = None  # arguments of its last compilation; None: not compiled yet
         self.first = ""  # the file name of its first module
 
 
@@ -403,7 +400,7 @@ class Compilations:
         self._functions = {}  # `CompiledFunction` by name
 
     def called(self, name, function, static):
-        """A function is traced, with these static arguments."""
+        """Record that a function is traced, with these static arguments."""
         known = self._of(name)
         known.static = static
         known.called = function
@@ -412,8 +409,8 @@ class Compilations:
         return self._functions.setdefault(name, CompiledFunction())
 
     def dumped(self, known):
-        """Note what a module takes that is about to be compiled. If its function was compiled
-        before, record what differs.
+        """Record the arguments of a module about to be compiled. If its function was compiled
+        before, record the differences.
         """
         function = self._of(known.function)
         takes = dict(known.takes, **function.static)
@@ -439,21 +436,21 @@ class Compilations:
 
 
 CALL = "CustomSPMDPartitioning"
-"""The custom call by which a module asks for a callback; the callback's address is in it."""
+"""The custom call with which a module asks for a callback. It contains the callback's address."""
 
 # of all passes of the partitioner, in jaxlib before 0.6 of one
 DUMPS = "*.after_spmd[_-]partition*.hlo.pb"
 PARTITIONED = ".after_spmd_partitioner.hlo.pb"
-"""What the name of the partitioned module has in place of ``_compile.mlir``."""
+"""Replaces ``_compile.mlir`` in the name of the partitioned module."""
 
-# a child that used no processor for so long hangs, on a lock that a thread held at the fork
+# seconds without CPU time after which a child hangs, on a lock that a thread held at the fork
 IDLE_S = 20.0
 POLL_S = 0.02
 
 
 def partition(dumped, module, compile_, given, gpu):
-    """Partition a module lowered for GPUs, if it holds custom partitioning, and put the result next
-    to its dump by jax.
+    """If a module lowered for GPUs has custom partitioning, partition it, and write the result next
+    to jax's dump.
     """
     options = jax_private.options_in(given)
     if (
@@ -468,7 +465,7 @@ def partition(dumped, module, compile_, given, gpu):
     with warnings.catch_warnings():
         warnings.simplefilter(
             "ignore"
-        )  # jax warns of forks; this child starts its own threads
+        )  # jax warns about forks; this child starts its own threads
         sys.stderr.flush()
         child = os.fork()
     if child == 0:
@@ -494,7 +491,7 @@ def _asks(dumped):
 
 
 def _compile(folder, module, compile_, given, gpu):
-    """In the child: compile, and end."""
+    """In the child: compile, then end the process."""
     try:
         log = os.open(
             os.path.join(folder, "log"), os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644
@@ -510,7 +507,7 @@ def _compile(folder, module, compile_, given, gpu):
 
 
 def _dumped(child, folder):
-    """The partitioned module, once it is written whole; None if the child ended without."""
+    """Return the completely written partitioned module; None if the child ended without it."""
     used = None
     since = time.monotonic()
     ended = False
@@ -538,7 +535,7 @@ def _dumped(child, folder):
 
 
 def _holds(child, path):
-    """Whether a process holds a file open."""
+    """Whether a process has a file open."""
     for entry in glob.glob("/proc/%d/fd/*" % child):
         try:
             if os.path.samefile(entry, path):

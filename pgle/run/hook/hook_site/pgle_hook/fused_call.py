@@ -1,5 +1,5 @@
-"""The fused call as a user writes it in place of attention by hand: operands, masks and result in
-the order of axes that the program has. Axes have the names of `by_hand`.
+"""Write the fused call that replaces attention by hand. Operands, masks and result have the
+program's order of axes. Axes have the names of `by_hand`.
 
 Within `jax.vmap` the program's arrays lack an axis. If it maps over heads, the call replaces that
 `jax.vmap`: a call for one head would have all heads copied to the front, as batch rows.
@@ -11,7 +11,7 @@ from pgle_hook import jax_private
 from pgle_hook.masks import KEYS, QUERIES, parts_of
 from pgle_hook.records import is_own
 
-MAPPED = "vmap("  # in the name of an operation, once for each `jax.vmap` around it
+MAPPED = "vmap("  # part of an operation's name, once for each `jax.vmap` around it
 OVER_HEADS = "write it in place of jax.vmap over heads"
 
 _FORMULA = re.compile(r"[\w.\s]+,[\w.\s]+(->[\w.\s]*)?\)*$")
@@ -19,8 +19,8 @@ _FORMULA = re.compile(r"[\w.\s]+,[\w.\s]+(->[\w.\s]*)?\)*$")
 
 
 def described(jax, found, nodes):
-    """The call as a user writes it, how it masks, and what the names in it mean: fields of a call
-    site.
+    """Return the call as a user writes it, its masking, and the meaning of its names, as fields of
+    a call site.
 
     Args:
         nodes: of the graph that holds the attention.
@@ -40,7 +40,7 @@ def described(jax, found, nodes):
 
 
 class _Written:
-    """Attention as it is written where the program has it."""
+    """Attention written at its place in the program."""
 
     def __init__(self, found, masking):
         self._found = found
@@ -55,7 +55,7 @@ class _Written:
         self._most = max(found.count(("d",)), found.count(("e",)))
 
     def note(self):
-        """What the names in the call mean, and where the call belongs."""
+        """The meaning of the call's names, and the place for the call."""
         queries, names = self._found.sides[0]
         said = ["q, k, v: what the products take, q %s" % self._shape(queries, names)]
         for name, mask in self._named_masks():
@@ -91,8 +91,8 @@ class _Written:
         return texts
 
     def _before_transpose(self, value, names):
-        """The names of a value's axes. If the line of the first product transposes it, these are
-        the names before that.
+        """The names of a value's axes. If the first product's line transposes it, these are the
+        names before the transpose.
         """
         node = value.made_by("transpose")
         if node is None or _line_of(node) != _line_of(self._found.first):
@@ -100,7 +100,7 @@ class _Written:
         return self._found.back(node, names)
 
     def _widened(self, text, order):
-        """An operand with zeros up to the features of the others: they change no product."""
+        """Pad an operand with zero features up to those of the others. Products do not change."""
         lacking = self._most - self._found.count(order[-1])
         if not lacking:
             return text
@@ -123,7 +123,7 @@ class _Written:
             yield "%s%s" % ("bias" if mask.is_added else "mask", number), mask
 
     def _shown(self, name, mask):
-        """A mask of each query and each key: cuDNN repeats batch rows and heads alone."""
+        """A mask for each query and key. cuDNN only repeats batch rows and heads."""
         order = (*self._rows, (*self._heads, "g"), QUERIES, KEYS)
         counted = parts_of(mask.names)
         text = self._moved(name, self._there(mask.names), order)
@@ -157,7 +157,7 @@ class _Written:
         return ["key_value_seq_lengths=%s" % least, *given]
 
     def window(self):
-        """How far back a query sees, as an argument; empty: as far as there are keys."""
+        """The argument for how far back a query sees; empty: all keys."""
         window = self.masking.window
         return "" if window is None else "local_window_size=(%d, 0)" % window
 
@@ -173,7 +173,7 @@ class _Written:
         return "%s + %d" % (text, added) if added else text
 
     def result(self, nodes):
-        """What follows the call: its result as the program has it."""
+        """The text after the call that makes the program's result from the call's."""
         width = self._found.count(("e",))
         text = "[..., :%d]" % width if width < self._most else ""
         order = (*self._rows, QUERIES, (*self._heads, "g"), ("e",))
@@ -184,7 +184,7 @@ class _Written:
         return text if is_same else '%s.astype("%s")' % (text, dtype)
 
     def _result_names(self, nodes):
-        """The names of the axes of the result of the program's line."""
+        """The axis names of the result of the program's line."""
         found = self._found
         node, names = found.node, found.names
         if self._is_over_heads:
@@ -208,7 +208,8 @@ class _Written:
         return "(%s)" % ", ".join(map(str, sizes))
 
     def _moved(self, text, before, after):
-        """An array with other axes, as text; as it is if it lacks something of them.
+        """Return the code that rearranges an array's axes; unchanged if the array lacks one of the
+        parts.
 
         Args:
             before: names of its axes.
@@ -240,7 +241,7 @@ class _Written:
 
 
 def _line_of(node):
-    """File and line of the program that make an operation; None if they are a library's alone."""
+    """File and line of the program that make an operation; None if only libraries make it."""
     frames = jax_private.frames_of(node.eqn)
     return next((frame for frame in frames if is_own(frame[0])), None)
 
@@ -261,7 +262,7 @@ def _followed(node, names, nodes, is_part):
 
 
 def _indexed(names, item):
-    """An index, as text: an item for each axis that counts nothing, all of each other one."""
+    """An index as text: an item for each axis that counts nothing, all of every other axis."""
     if all(names):
         return ""
     items = []

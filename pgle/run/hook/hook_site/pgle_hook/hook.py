@@ -1,6 +1,4 @@
-"""What happens in the program: steps are counted, compilations noticed, the window opened and
-closed.
-"""
+"""The hook in the program: count steps, notice compilations, open and close the window."""
 
 import atexit
 import os
@@ -15,10 +13,11 @@ from pgle_hook.agreement import attach
 from pgle_hook.records import XLA_FLAGS, Facts, StepWriter, restore_flags
 from pgle_hook.window import Profiler, TraceWindow
 
-# how often steps are written and the quiet time is looked at; costs nothing measurable
+# seconds between two writings of steps and looks at the quiet time; its cost is not measurable
 POLL_S = 0.05
 
-# time between two writings of the facts; the first does not wait: a program may be killed soon
+# seconds between two writings of the facts; the first does not wait, because a program may soon be
+# killed
 FACTS_S = 1.0
 
 
@@ -47,7 +46,7 @@ class Hook:
         self._lock = threading.RLock()
 
     def attach(self):
-        """Watch steps, compilations and the program's own traces."""
+        """Watch steps, compilations, and the program's own traces."""
         jax_private.before_backends(self._restore_flags)
         annotation = self.jax.profiler.StepTraceAnnotation
         watch(annotation, "__init__", after=_keep_step)
@@ -64,7 +63,7 @@ class Hook:
     # Steps.
 
     def begin_step(self, number, source):
-        """A step begins: the one before ends. Of the sources (``annotation``, ``api``) the first
+        """Begin a step, and end the one before. Only the first source (``annotation`` or ``api``)
         counts.
         """
         if os.getpid() != self.pid:
@@ -82,15 +81,15 @@ class Hook:
             compiled = self.compiles != self._compiles_at_step
             self._compiles_at_step = self.compiles
             self._steer(self.window.on_step(number, compiled))
-            # What starting or stopping a profiler takes belongs to no step.
+            # Exclude the time of starting or stopping a profiler from steps.
             self._current = (number, time.perf_counter())
 
     def leave_step(self):
-        """The body of a step was left; the last one is timed up to here."""
+        """Record that the body of a step ended. The last step is timed up to here."""
         self._left = time.perf_counter()
 
     def _on_annotation(self, annotation):
-        """Of several kinds of steps (train, eval) those count whose name comes most often."""
+        """Of several kinds of steps (train, eval), count the kind whose name comes most often."""
         name, number = getattr(annotation, "_pgle_step", ("", None))
         with self._lock:
             self._names[name] = self._names.get(name, 0) + 1
@@ -120,7 +119,7 @@ class Hook:
                 self.window.give_up("the profiler did not start", undo=True)
         elif wish == "close":
             self._close()
-        # Executions are counted as long as they decide anything.
+        # Executions are counted only as long as they decide something.
         self.executions.counting = (
             self.executions.counting and self.window.wants_executions
         )
@@ -129,13 +128,13 @@ class Hook:
         self.facts.set("window_closed", time.time())
         guarded(
             self.facts.write
-        )  # for many kernels what follows takes minutes, or ends the program
+        )  # with many kernels the next part takes minutes, or ends the program
         self.window.closed(time.monotonic())
         guarded(self.profiler.close)
         self.facts.set("window", self.window.describe())
 
     def _run(self):
-        """Daemon thread: windows by time, steps, facts."""
+        """Daemon thread: time windows, and write steps and facts."""
         written = -FACTS_S
         while True:
             time.sleep(POLL_S)
@@ -158,7 +157,7 @@ class Hook:
     def _on_compile(self, seconds):
         if os.getpid() != self.pid:
             return
-        # Without the lock: its holder may be waiting for devices, and they for a callback that
+        # Do not lock here: the lock's holder may wait for devices, and these for a callback that
         # compiles.
         self.compiles += 1
         self.facts.compiled(seconds, time.time())
@@ -171,22 +170,22 @@ class Hook:
 
     def _on_execution(self, module):
         if not self._lock.acquire(blocking=False):
-            return  # as above
+            return  # see above
         try:
             self._steer(self.window.on_execution(time.monotonic(), module))
         finally:
             self._lock.release()
 
     def _restore_flags(self):
-        """XLA is about to read its flags, which the program may have replaced; what it sets later
-        has no effect.
+        """Restore pgle's flags before XLA reads XLA_FLAGS, which the program may have replaced.
+        Later changes have no effect.
         """
         if guarded(lambda: self.files.join(jax_private.process_of)):
             self.files.separate(os.environ)
             self.flags = [self.files.own_dump(flag) for flag in self.flags]
             if (
                 getattr(self.jax.config, "jax_dump_ir_to", "") == self.files.ir
-            ):  # rank 0 alone dumps it
+            ):  # only rank 0 dumps it
                 self.jax.config.update("jax_dump_ir_to", "")
         restore_flags(self.flags)
         if "xla_flags" not in self.facts.values:
@@ -203,8 +202,8 @@ class Hook:
         self.finish()
 
     def _on_own_start(self, folder):
-        """The program's own profiler session wins: ours closes, and stays closed while theirs
-        runs.
+        """The program's own profiler session has priority: ours closes, and stays closed during
+        theirs.
         """
         with self._lock:
             if self.profiler.busy:
@@ -225,7 +224,7 @@ class Hook:
                 self._program_traces = False
 
     def finish(self):
-        """The program ends: close open records, write all facts."""
+        """At the program's end, close open records and write all facts."""
         if os.getpid() != self.pid:
             return
         with self._lock:
@@ -248,7 +247,7 @@ def _keep_step(annotation, name, **kwargs):
 
 
 def own_traces(jax, on_start, on_stop):
-    """Call `on_start(folder or None)` before and `on_stop()` after every session of
+    """Call `on_start(folder or None)` before, and `on_stop()` after, every session of
     `jax.profiler`.
     """
 
@@ -256,9 +255,7 @@ def own_traces(jax, on_start, on_stop):
         on_start(None if folder is None else os.path.abspath(str(folder)))
 
     module = jax.profiler
-    session = getattr(
-        module, "ProfileSession", None
-    )  # since 0.12 all ways lead through it
+    session = getattr(module, "ProfileSession", None)  # since 0.12 all functions use it
     if session is not None:
         watch(
             session,
@@ -269,7 +266,7 @@ def own_traces(jax, on_start, on_stop):
         return
     private = sys.modules[
         module.start_trace.__globals__["__name__"]
-    ]  # where `jax.profiler.trace` finds the two
+    ]  # where `jax.profiler.trace` looks both up
     watch(
         private,
         "start_trace",
@@ -280,8 +277,7 @@ def own_traces(jax, on_start, on_stop):
 
 
 class AutoPgle:
-    """Listens to jax's compiler without changing what it prints; what it saw is the fact
-    ``auto_pgle``.
+    """Listens to jax's compiler without changing its output. The result is the fact ``auto_pgle``.
 
     Wordings are regular expressions of messages: ``recompiled`` (module, bytes of costs);
     ``loaded``, ``missed``, ``hits`` (module).
@@ -304,7 +300,7 @@ class AutoPgle:
         watch(jax.stages.Lowered, "compile", before=self._count_ahead_of_time)
 
     def note(self, message):
-        """Take what a message of the compiler says."""
+        """Interpret a message of the compiler."""
         for name, pattern in self._wordings.items():
             found = re.search(pattern, message)
             if found and name == "recompiled":
@@ -317,32 +313,31 @@ class AutoPgle:
         self.seen["found_optimised"] += 1
 
     def _count_ahead_of_time(self, *_, **__):
-        """Functions compiled by ``lower().compile()`` are never traced by AutoPGLE."""
+        """Count functions compiled by ``lower().compile()``, which AutoPGLE never traces."""
         self.seen["ahead_of_time"] += 1
 
 
 HEAVY = 0.1
 """A module is counted if its compilation took at least this share of the longest one. The very
-first compilation is not taken for the longest: it includes what XLA sets up once.
+first compilation is ignored, because it includes XLA's setup.
 """
 
-# a compilation is one of the longest if it took at least this share of the longest so far
+# share of the longest compilation so far above which a compilation is one of the longest
 HEAVIEST = 0.5
 
 MOST = 5000
-"""Calls that are kept off jax's fast path at most: a program of small operations is slowed down for
-a while only.
+"""Most calls that are kept off jax's fast path, so that a program of small operations is slow only
+for a while.
 """
 
 
 class ExecutionCounter:
-    """Counts executions of heavy modules while `counting` is true: how a program that marks no
-    steps shows that it has settled.
+    """Counts executions of heavy modules while `counting` is true. They show when a program without
+    step marks has settled.
 
-    Once jax has seen a jitted function it calls it from C++, and Python hears of it no more. As
-    long as executions are to be counted, heavy modules are kept off that path, by the means that
-    jax has for AutoPGLE (until it has its costs): the C++ cache forgets them after every call, so
-    each call comes through Python. Afterwards that costs nothing.
+    After the first call jax calls a jitted function from C++, without Python. While executions are
+    counted, heavy modules are kept off that path by jax's own means for AutoPGLE: the C++ cache
+    forgets them after every call. Afterwards this costs nothing.
 
     Args:
         on_execution: called with a module's key after each execution of a heavy one has been handed
@@ -359,10 +354,10 @@ class ExecutionCounter:
         self._local = threading.local()
 
     def attach(self, counting):
-        """Begin to count, where this jax has what it takes."""
+        """Begin to count, if this jax has the necessary functions."""
         if counting and jax_private.python_calls(self._new_data, self._new_rebuild):
             self.counting = True
-            # Programs that look whether a function was compiled once must not find that C++ has
+            # Programs that check whether a function was compiled once must not notice that C++ has
             # forgotten it.
             guarded(
                 lambda: jax_private.show_cache_size(
@@ -371,7 +366,7 @@ class ExecutionCounter:
             )
 
     def compiled(self, seconds):
-        """This thread has compiled something; returns whether it is one of the longest so far."""
+        """Record a compilation by this thread. Return whether it is one of the longest so far."""
         self._local.fresh = seconds
         if self._heaviest is None:
             self._heaviest = 0.0
@@ -380,9 +375,7 @@ class ExecutionCounter:
         return seconds >= HEAVIEST * self._heaviest
 
     def _new_data(self, data, executable, *args, **kwargs):
-        """What jax asks after a call from Python: what C++ makes the next call with. None: Python
-        makes it.
-        """
+        """Return what C++ needs for the next call; None: Python makes that call."""
         self._local.keep = bool(
             self.counting
             and executable is not None
@@ -391,16 +384,16 @@ class ExecutionCounter:
         return None if self._local.keep else data(executable, *args, **kwargs)
 
     def _new_rebuild(self, rebuild, profiler):
-        """Whether C++ has to forget the function, so that the next call asks again."""
+        """Whether C++ must forget the function, so that the next call asks again."""
         keep = getattr(self._local, "keep", False)
         self._local.keep = False
         return True if keep else rebuild(profiler)
 
     def _count(self, executable):
-        """Count an execution; whether the next is to be counted too."""
+        """Count an execution. Return whether to count the next one too."""
         key = id(
             getattr(executable, "xla_executable", executable)
-        )  # older jax makes the object around it anew
+        )  # older releases of jax make a new object around it
         fresh = getattr(self._local, "fresh", 0.0)
         self._local.fresh = 0.0
         self._seconds[key] = max(

@@ -1,5 +1,4 @@
-"""All of jax that is private and that the hook uses. If a release lacks a part, pgle leaves out
-what needs it.
+"""All private parts of jax that the hook uses. If a release lacks a part, pgle skips what needs it.
 
 Known to work: jax 0.4.38 to 0.12.
 """
@@ -21,27 +20,27 @@ COMPILER_LOGGER = "jax._src.compiler"
 
 
 def has_backends():
-    """Whether the program has set a backend up; asking jax for devices would do it."""
+    """Whether the program has set a backend up. Asking jax for devices would do that."""
     return bool(getattr(sys.modules.get("jax._src.xla_bridge"), "_backends", None))
 
 
 def before_backends(act):
-    """Call `act()` before each backend is set up, the first of which has XLA read its flags; at
-    once where this jax lacks the function that does it.
+    """Call `act()` before each backend is set up. XLA reads its flags with the first one. Call it
+    at once if this jax lacks the function.
     """
     if not watch(backends(), "_init_backend", before=lambda *_, **__: act()):
         act()
 
 
 def backends():
-    """The module that knows the backends: ``devices``, ``get_backend``, ``default_backend`` and
-    their like.
+    """Return the module with ``devices``, ``get_backend``, ``default_backend`` and similar
+    functions.
     """
     return importlib.import_module("jax._src.xla_bridge")
 
 
 def device_types():
-    """jaxlib's types of a device and of a client."""
+    """Return jaxlib's types of devices and clients."""
     try:
         bindings = importlib.import_module("jaxlib._jax")
     except ImportError:  # before jax 0.6
@@ -50,8 +49,8 @@ def device_types():
 
 
 def slice_on_host():
-    """Have NumPy cut an array into the parts of devices, instead of a program of one result per
-    device: XLA takes minutes to compile that for 2,048.
+    """Make NumPy cut an array into the devices' parts. jax's own program has one result per device,
+    and XLA takes minutes to compile it for 2,048.
     """
     array = importlib.import_module("jax._src.array").ArrayImpl
 
@@ -71,34 +70,36 @@ UNUSABLE = "Jax plugin configuration error"
 
 
 def silence_plugins():
-    """Keep jax from printing a traceback for a plugin that finds no GPU here: the program runs on
-    CPUs.
+    """Keep jax from printing a traceback for a plugin that finds no GPU, because the program runs
+    on CPUs.
     """
     log = logging.getLogger("jax._src.xla_bridge")
     log.addFilter(lambda record: not record.msg.startswith(UNUSABLE))
 
 
 def cudnn_imported(act):
-    """Call `act(module)` once jax's attention by cuDNN is imported; its ``check_cudnn_version``
-    says which there is.
+    """Call `act(module)` once jax's cuDNN attention is imported. Its ``check_cudnn_version``
+    returns the version.
     """
     after_import("jax._src.cudnn.fused_attention_stablehlo", act)
 
 
 def process_of():
-    """The number of this process, and of how many; asking jax itself would set a backend up."""
+    """Return the number of this process, and the number of processes. Asking jax itself would set a
+    backend up.
+    """
     state = importlib.import_module("jax._src.distributed").global_state
     return state.process_id, state.num_processes or 1
 
 
 def coordination():
-    """The client of the job's coordination service; None if there is none."""
+    """Return the client of the job's coordination service; None without one."""
     return importlib.import_module("jax._src.distributed").global_state.client
 
 
 def cache_hits(jax):
-    """Count what JAX's compilation cache gives from now on: a function that returns the number
-    since it was last asked.
+    """Count hits of JAX's compilation cache from now on. Return a function that gives the number
+    since its last call.
     """
     events = []
 
@@ -117,8 +118,8 @@ def cache_hits(jax):
 
 
 def first_executions(act):
-    """Call `act(call)` with jax's record of each executable before it is executed for the first
-    time; later calls are made by C++.
+    """Call `act(call)` with jax's record of each executable before its first execution. C++ makes
+    the later calls.
     """
     kind = importlib.import_module("jax._src.interpreters.pxla").ExecuteReplicated
     seen = weakref.WeakSet()
@@ -145,12 +146,13 @@ def processes_of(call):
 
 
 def hlo_text(call):
-    """The compiled module of an executable, in the order of its schedule."""
+    """Return the compiled module of an executable as text, in the order of its schedule."""
     return call.xla_executable.hlo_modules()[0].to_string()
 
 
 def python_calls(new_data, new_rebuild):
-    """Have every call of a jitted function that comes through Python ask us. Whether this jax can.
+    """Intercept every call of a jitted function that comes through Python. Return whether this jax
+    can do that.
 
     Args:
         new_data: called with jax's function first: what C++ needs to make the next call.
@@ -169,8 +171,8 @@ def python_calls(new_data, new_rebuild):
 
 
 def show_cache_size(is_hidden):
-    """While `is_hidden()`, a function that C++ has forgotten says that it was compiled once all the
-    same.
+    """While `is_hidden()`, a function that C++ has forgotten still reports that it was compiled
+    once.
     """
     jitted = type(sys.modules["jax"].jit(lambda: None))
     size = jitted._cache_size
@@ -191,8 +193,8 @@ def compiler_messages(on_message):
 
 
 def optimised_found(on_found):
-    """Call `on_found()` when AutoPGLE finds a function's optimised program in the cache: it
-    profiles it no longer.
+    """Call `on_found()` when AutoPGLE finds a function's optimised program in the cache, and so
+    does not profile it.
     """
     profiler = getattr(sys.modules.get("jax._src.profiler"), "PGLEProfiler", None)
     watch(profiler, "disable", before=lambda this: on_found())
@@ -203,7 +205,7 @@ def is_of_jax(name, source):
 
     Args:
         name: of the function that was compiled.
-        source: where that is written, as of `function_of`; empty: not known.
+        source: place of its definition, from `function_of`; empty: unknown.
     """
     if source and not is_written_in_jax(source):
         return False
@@ -222,19 +224,19 @@ def is_of_jax(name, source):
 
 
 def lowering():
-    """The module whose functions ``lower_jaxpr_to_module`` and ``dump_module_to_file`` lower and
+    """Return the module with ``lower_jaxpr_to_module`` and ``dump_module_to_file``, which lower and
     dump programs.
     """
     return importlib.import_module("jax._src.interpreters.mlir")
 
 
 def callbacks_of_cpus():
-    """Have programs that are lowered for GPUs put their callbacks (`jax.debug.print`,
-    `jax.pure_callback`) on the CPUs that are there: jax refuses devices of another platform.
+    """Run callbacks of programs lowered for GPUs (`jax.debug.print`, `jax.pure_callback`) on the
+    CPUs. jax refuses devices of another platform.
     """
     context = lowering().ModuleContext
     ask = getattr(context, "get_backend", None)
-    if ask is None:  # older releases do not look
+    if ask is None:  # older releases do not check
         return
 
     @functools.wraps(ask)
@@ -253,8 +255,8 @@ def jaxlib_version():
 
 
 def executed(results):
-    """Have `results` called instead of every execution, with jax's record of the executable and
-    what executes it; the calls that C++ makes by itself are switched off.
+    """Replace every execution by a call of `results`, with jax's record of the executable and the
+    function that executes it. Calls from C++ are turned off.
     """
     pxla = importlib.import_module("jax._src.interpreters.pxla")
     call = pxla.ExecuteReplicated.__call__
@@ -267,19 +269,17 @@ def executed(results):
 
 
 def compiled_instead(other, rescue, before, after):
-    """Have every module compiled that `other(module)` returns instead; None: the module itself.
+    """Compile `other(module)` instead of every module; None: the module itself.
 
     Args:
-        other: called with the module.
-        rescue: called with a module that XLA refuses to compile for CPUs: what is compiled instead;
-        None: nothing.
-        before: called first, with the module, jax's function that compiles, and what that gets
-            after backend and module.
+        other: called with the module. rescue: called with a module that XLA cannot compile for
+        CPUs; returns a replacement, or None.
+        before: called first, with the module, jax's compiling function, and that function's
+            arguments after backend and module.
         after: called last, with the module, XLA's executable, and the same.
 
     Returns:
-        The executables of other modules by their ids, with the module of each; filled as modules
-        are compiled.
+        Replaced modules by their executables' ids; filled while modules are compiled.
     """
     compiler = importlib.import_module("jax._src.compiler")
     name = (
@@ -319,7 +319,7 @@ def options_in(given):
 
 
 def compile_deviceless(compile_, module, given, gpu, folder):
-    """Compile a module for GPUs that are not there, in a forked process, with dumps.
+    """Compile a module without a GPU, in a forked process, with dumps.
 
     Args:
         compile_: jax's function that compiles a module on a backend.
@@ -332,7 +332,7 @@ def compile_deviceless(compile_, module, given, gpu, folder):
     mlir = lowering()
     if hasattr(
         mlir, "global_thread_pool"
-    ):  # its threads stayed in the parent, and its end would wait for them
+    ):  # its threads exist only in the parent, and its end would wait for them
         module.context.enable_multithreading(False)
         mlir.global_thread_pool_of_parent = mlir.global_thread_pool
         mlir.global_thread_pool = importlib.import_module("jaxlib.mlir.ir").ThreadPool()
@@ -343,7 +343,7 @@ def compile_deviceless(compile_, module, given, gpu, folder):
     if tuple(int(part) for part in jaxlib_version().split(".")[:2]) < (
         0,
         6,
-    ):  # has no dump of its own for this
+    ):  # releases that lack their own dump for this
         build.debug_options.xla_dump_hlo_pass_re = "spmd-partitioning"
     devices = _topology_devices(gpu, options.num_partitions * options.num_replicas)
     client = devices[0].client
@@ -377,9 +377,9 @@ def _topology_devices(gpu, count):
 
 
 def _answer_costs(kind, backend, modules):
-    """Let an executable that replaces a module report the module's costs: programs compute their
-    throughput by ``compiled.cost_analysis()["flops"]``. They are of the module before XLA optimised
-    it, shared by its devices.
+    """Let a replacing executable report the original module's costs, because programs compute
+    throughput from ``compiled.cost_analysis()["flops"]``. The costs are those before XLA's
+    optimization, per device.
     """
     cost = kind.cost_analysis
     if getattr(cost, "is_ours", False):
@@ -408,9 +408,9 @@ def _answer_costs(kind, backend, modules):
 
 
 def signature(module, least):
-    """A module with the arguments, results and shardings of another whose results are zeros; None
-    if arguments and results have fewer than `least` bytes, GSPMD is to decide how a result is
-    sharded, or this jax cannot tell.
+    """Return a module with the same arguments, results and shardings, whose results are zeros. None
+    if arguments and results have fewer than `least` bytes, if GSPMD must decide a result's
+    sharding, or if this jax cannot tell.
     """
     try:
         return _signature(module, least)
@@ -496,8 +496,9 @@ def _collect_calls(operation, found):
 
 
 def _propagated(module):
-    """A copy whose shardings are propagated as XLA does it where it uses Shardy; None of a module
-    that does not.
+    """Return a copy with shardings propagated as XLA does with Shardy; None for a module without
+    Shardy. In jaxlib 0.9.2 the pipeline crashes the process for scans and for differentiated
+    `shard_map`.
 
     The pipeline crashes the process in jaxlib 0.9.2, for a scan and for a `shard_map` that is
     differentiated.
@@ -520,7 +521,7 @@ def _symbol(operation):
 
 
 def _all_sharded(ir, module, main, results):
-    """Whether every result says how it is laid out over the devices, or cannot be."""
+    """Whether every result has a sharding, or cannot have one."""
     attributes = module.operation.attributes
     if (
         "mhlo.num_partitions" not in attributes
@@ -556,8 +557,8 @@ def _zeros(ir, result):
 
 
 def may_be_left_out(call):
-    """Whether nothing but its results comes of an execution: no ordered effect, no reference that
-    it writes to.
+    """Whether an execution has no effect besides its results: no ordered effect, and no write to a
+    reference.
     """
     return not call.ordered_effects and not getattr(call, "mut", None)
 
@@ -571,18 +572,20 @@ def work_of(call):
 
 
 def operations_of(compiled):
-    """Arithmetic operations of what `jax.jit(…).lower(…).compile()` returned; loops count once."""
+    """Arithmetic operations of a result of `jax.jit(…).lower(…).compile()`; loops count once."""
     return _costs_of(compiled).get("flops", 0.0)
 
 
 def _costs_of(executable):
-    """XLA's analysis of an executable by name; a list with one for each module before jax 0.5."""
+    """XLA's analysis of an executable, by name. Before jax 0.5 it is a list with one for each
+    module.
+    """
     found = executable.cost_analysis() or {}
     return found[0] if isinstance(found, list) else found
 
 
 def devices_of(call):
-    """How many devices of this process an executable runs on."""
+    """Number of this process's devices that run an executable."""
     return len(call._local_devices)
 
 
@@ -592,8 +595,8 @@ def hlo_of(call):
 
 
 def results_of(call, values):
-    """Arrays as an execution returns them; `values` gives the NumPy array of a shape and dtype that
-    each device holds.
+    """Return arrays as an execution would. `values` gives each device's NumPy array for a shape and
+    dtype.
     """
     jax = sys.modules["jax"]
     found, out = [], call.out_handler
@@ -612,8 +615,8 @@ def results_of(call, values):
 
 
 def _placement(sharding):
-    """From a device to where a part of an array with this sharding lies: on it, or in memory of its
-    host.
+    """Map a device to the place of its part of an array with this sharding: the device, or its
+    host's memory.
     """
     kind = getattr(sharding, "memory_kind", None)
     if kind is None:
@@ -623,8 +626,8 @@ def _placement(sharding):
 
 
 def arguments_of(jaxpr, given):
-    """What a module takes, by the names of its arguments: type, shape, weak type and sharding in
-    words.
+    """Return type, shape, weak type and sharding of a module's arguments, in words, by argument
+    name.
 
     Args:
         jaxpr: of the function.
@@ -643,7 +646,7 @@ def arguments_of(jaxpr, given):
         sharding = shardings[number] if number < len(shardings) else None
         is_scalar = not getattr(aval, "shape", ())
         if is_scalar and not hasattr(sharding, "spec"):
-            sharding = None  # jax itself has decided where it lies
+            sharding = None  # jax itself has decided the placement
         found[str(name)] = _type_in_words(aval) + _sharding_in_words(sharding)
     return found
 
@@ -671,8 +674,8 @@ def _sharding_in_words(sharding):
 
 
 def before_traces(act):
-    """Call `act(function, args, options)` before jax traces a jitted function, or finds its trace.
-    Whether this jax can.
+    """Call `act(function, args, options)` before jax traces a jitted function or finds its trace.
+    Return whether this jax can do that.
     """
     pjit = sys.modules.get("jax._src.pjit")
     before = lambda function, settings, args, options: act(function, args, options)
@@ -681,9 +684,9 @@ def before_traces(act):
 
 def static_arguments(on_call):
     """Call `on_call(name, function, {argument: value in words})` for every jitted call that jax
-    traces. The name is as of `function_of`; the values are static ones that tell two compilations
-    apart. A function that `jax.pmap` maps and its arguments have the user's names. Nothing happens
-    if this jax lacks the function that is replaced here.
+    traces. The name comes from `function_of`. The values are the static arguments that distinguish
+    compilations. A function that `jax.pmap` maps and its arguments have the user's names. Nothing
+    happens if this jax lacks the function that is replaced here.
     """
     pjit = sys.modules.get("jax._src.pjit")
     describe = getattr(pjit, "debug_info", None)
@@ -718,8 +721,8 @@ def static_arguments(on_call):
 
 
 def function_of(info):
-    """What jax knows of a function that it traces, as ``train_step at /home/me/train.py:12``; empty
-    if this jax does not say it.
+    """Describe a function that jax traces: ``train_step at /home/me/train.py:12``; empty if this
+    jax does not know.
     """
     return getattr(info, "func_src_info", "") or ""
 
@@ -744,18 +747,18 @@ def is_written_in_jax(source):
 
 
 def without_jit(name):
-    """The name of a function, from the name that jax gives to what it compiles of it."""
+    """The name of a function, from jax's name of its compiled module."""
     return re.sub(r"^jit[_(]|\)$", "", name)
 
 
 PMAP = "/jax/_src/pmap.py"
 OF_PMAP = "_fun"  # jax's function around the user's, by jax 0.10
-PMAP_AXIS = "_internal_pmap_axis_name"  # if the user gives it no name
+PMAP_AXIS = "_internal_pmap_axis_name"  # used if the user gives no name
 
 
 def _of_user(info, function, args):
-    """What jax knows of a function that `jax.pmap` made, with the user's function and the names of
-    its arguments. None of any other function.
+    """For a function that `jax.pmap` made, return jax's record with the user's function and
+    argument names; None for any other function.
     """
     inner = inspect.unwrap(function)
     code = getattr(inner, "__code__", None)
@@ -783,7 +786,7 @@ def _argument(tree, path, names):
 
 
 def _statics(own, args, kwargs, numbers, names):
-    """The static arguments of a call of a function with its own variables, by name, as text."""
+    """The static arguments of a call, and the variables of its function, as texts by name."""
     found = {}
     for number in numbers or ():
         if number < len(args):
@@ -795,7 +798,7 @@ def _statics(own, args, kwargs, numbers, names):
     return found
 
 
-LONGEST_VALUE = 60  # characters of a static value that are kept
+LONGEST_VALUE = 60  # most characters of a static value
 
 
 def _value_in_words(value):
@@ -807,7 +810,7 @@ def _value_in_words(value):
 
 @contextlib.contextmanager
 def as_traced(eqn):
-    """Within it, operations are made with the source, names and settings of a traced one."""
+    """Within the block, operations get the source, names and settings of a traced one."""
     info = importlib.import_module("jax._src.source_info_util")
     names = info.current_name_stack() + eqn.source_info.name_stack
     traced = info.user_context(eqn.source_info.traceback, name_stack=names)
@@ -816,8 +819,8 @@ def as_traced(eqn):
 
 
 def traced_only():
-    """Within it, jax evaluates no constants of what it traces, in `ensure_compile_time_eval`, too.
-    They may be large, such as a mask of all scores.
+    """Within the block, jax evaluates no constants while it traces, even in
+    `ensure_compile_time_eval`. Constants may be large, such as a mask of all scores.
     """
     config = importlib.import_module("jax._src.config")
     fold = getattr(config, "eager_constant_folding", None)
@@ -825,13 +828,13 @@ def traced_only():
 
 
 def without_constants(jaxpr):
-    """A traced function that takes its constants as its first arguments."""
+    """Turn a traced function's constants into its first arguments."""
     partial_eval = importlib.import_module("jax._src.interpreters.partial_eval")
     return partial_eval.convert_constvars_jaxpr(jaxpr)
 
 
 def may_keep_negatives():
-    """Whether `.at[…].get` can be told that negative indices do not count from the end."""
+    """Whether `.at[…].get` has an option that negative indices do not count from the end."""
     methods = importlib.import_module("jax._src.numpy.array_methods")
     kind = getattr(methods, "_IndexUpdateRef", None)
     parameters = inspect.signature(kind.get).parameters if kind else ()
@@ -839,8 +842,8 @@ def may_keep_negatives():
 
 
 def held_and_carried(params):
-    """How many arguments of an operation's body are the same in all iterations, and how many it
-    carries; zeros if it is no `jax.lax.scan`.
+    """Return how many arguments of a scan's body stay the same, and how many are carried; zeros if
+    it is not a `jax.lax.scan`.
     """
     if "ft_in" in params:  # from jax 0.12 on
         held, carried, _ = params["ft_in"].unpack()
@@ -849,7 +852,9 @@ def held_and_carried(params):
 
 
 def frames_of(eqn):
-    """Files, lines and functions of the calls that made a traced operation, the innermost first."""
+    """Return (file, line, function) of the calls that made a traced operation, the innermost
+    first.
+    """
     traceback = eqn.source_info.traceback
     if traceback is None:
         return []
@@ -858,7 +863,7 @@ def frames_of(eqn):
 
 
 def name_of(eqn):
-    """The scopes and transformations that a traced operation was made in, as one text."""
+    """The scopes and transformations around a traced operation, as one text."""
     return str(eqn.source_info.name_stack)
 
 
@@ -888,8 +893,8 @@ def _place_of_derivative(params):
 
 @functools.cache
 def hide_calls(folder):
-    """Keep functions of a folder out of the places that operations are said to come from. jax
-    keeps a list of such folders, so each is added once.
+    """Exclude the functions of a folder from the source places of operations. jax keeps a list of
+    folders, so each is added once.
     """
     importlib.import_module("jax._src.source_info_util").register_exclusion(folder)
 
@@ -898,9 +903,9 @@ _TRACING = os.path.join("jax", "_src", "interpreters", "partial_eval.py")
 
 
 def is_traced(error):
-    """Whether an exception does not depend on numbers: jax raised it over types, shapes or trees,
-    or it was raised while jax traced a function. Frames are asked for their callers, since jax
-    takes its own out of the traceback.
+    """Whether an exception does not depend on numbers. Either jax raised it because of types,
+    shapes or trees, or jax was tracing a function. The frames' callers are followed, because jax
+    removes its own frames from tracebacks.
     """
     trace = error.__traceback__
     while trace is not None and trace.tb_next is not None:
@@ -916,7 +921,7 @@ def is_traced(error):
 
 
 def _is_of_jax_itself(error, frame):
-    """Whether jax raised an exception in this frame, or took its own frames out of it and left a
+    """Whether jax raised an exception in this frame, or removed its own frames there and left a
     note.
     """
     notes = " ".join(getattr(error, "__notes__", ()))

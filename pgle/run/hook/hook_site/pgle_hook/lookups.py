@@ -1,5 +1,6 @@
-"""Rows of a table that is differentiated, as words of an embedding: their gradient adds rows by
-index, a scatter. It can be a product with one-hot rows, or add rows in the order of their indices.
+"""Lookups of rows in a differentiated table, such as embeddings. Their gradient is a scatter, which
+adds rows by index. The alternatives are a product with one-hot rows, and adding rows in the order
+of their indices.
 """
 
 import importlib
@@ -10,18 +11,19 @@ from pgle_hook.rewrite import VARIED, Replacement, constant_of
 
 ONE_HOT = "one_hot"
 SORTED = "sorted"
-LEAST_ROWS = 1024  # of a table; fewer are positions, types or experts
+#: fewest rows of a table; smaller tables hold positions, types or experts
+LEAST_ROWS = 1024
 LEAST_ROWS_SMALL = 2  # the same at a small size
 MOST_ONE_HOT = 1 << 18
-"""Rows of a table. The one-hot rows of 4,096 tokens with as many words take 2 GiB in bf16."""
+"""Most rows of a table. One-hot rows for 4,096 tokens and that many words take 2 GiB in bf16."""
 
 _KEPT = (*VARIED, "convert_element_type", "copy", "sharding_constraint")
-_CLIPPED = "CLIP"  # as an index under `jax.vmap` is
+_CLIPPED = "CLIP"  # how an index is clipped under `jax.vmap`
 _FILLED = "FILL_OR_DROP"
 _MODES = ("PROMISE_IN_BOUNDS", _FILLED, _CLIPPED)
 
 _MOVED = ("broadcast_in_dim", "concatenate", "reshape", "squeeze", "transpose")
-"""Operations that keep indices as they are. If they join several, the first are those of rows."""
+"""Operations that keep indices unchanged. If they join several, the first are those of rows."""
 
 _WRAPPED = "jnp.where(ids < 0, ids + len(table), ids)"
 _ABSENT = "jnp.where(ids < 0, len(table), ids)"
@@ -30,8 +32,8 @@ _AS_GIVEN = ", wrap_negative_indices=False"
 
 
 def find(jax, node, how, least_rows=LEAST_ROWS):
-    """What looks up rows in place of this node, with another gradient; None if it is no lookup of
-    rows in an argument that is differentiated.
+    """Return the replacement of a lookup, with another gradient. None if the node is not a lookup
+    of rows in a differentiated argument.
 
     Args:
         how: `ONE_HOT` or `SORTED`.
@@ -52,7 +54,7 @@ def find(jax, node, how, least_rows=LEAST_ROWS):
 
 
 def _takes_rows(node):
-    """Whether it takes whole rows of a table of numbers by their indices."""
+    """Whether a node takes whole rows of a table of numbers by index."""
     table, ids = node.ins
     numbers = node.params["dimension_numbers"]
     if len(table.shape) != 2 or "float" not in str(table.dtype):
@@ -72,8 +74,8 @@ def _takes_rows(node):
 
 
 def described(jax, node):
-    """How a lookup is written, as `call`, and which rows of the table it takes, as `options` of its
-    call site.
+    """Return how the program writes a lookup (`call`), and which rows it takes (`options` of its
+    call site).
     """
     mode = str(node.params["mode"])
     way = _way_of_negatives(jax, node)
@@ -105,8 +107,9 @@ def described(jax, node):
 
 
 def _way_of_negatives(jax, node):
-    """What a lookup makes of negative indices: ``negative`` if they count from the end, ``wrap`` if
-    all count modulo the rows, else nothing. Unsigned indices are ``negative``: none is below 0.
+    """How a lookup treats negative indices: ``negative`` if they count from the end, ``wrap`` if
+    all count modulo the rows, else empty. Unsigned indices give ``negative``, because none is below
+    0.
     """
     table, ids = node.ins
     while True:
@@ -134,7 +137,9 @@ def _way_of_negatives(jax, node):
 
 
 def _is_argument(value):
-    """Whether a value is an argument of the differentiated function, perhaps as another type."""
+    """Whether a value is an argument of the differentiated function, perhaps converted to another
+    type.
+    """
     node = value.made_by(*_KEPT)
     while node is not None:
         value = node.ins[0]
@@ -147,14 +152,14 @@ def _is_argument(value):
 
 
 def _lookup(jax, node, gradient):
-    """The same rows, with another function for their gradient."""
+    """Look up the same rows, with another function for their gradient."""
 
     @jax.custom_vjp
     def lookup(table, ids):
         return node.bound([table, ids])[0]
 
     def forward(table, ids):
-        # not `lookup`: what has a derivative of its own has none forward
+        # not the function `lookup` itself: functions with their own derivative have no forward one
         return node.bound([table, ids])[0], (table, ids)
 
     def backward(kept, given):
@@ -162,7 +167,7 @@ def _lookup(jax, node, gradient):
         np = importlib.import_module("numpy")
         nothing = np.zeros(ids.shape, jax.dtypes.float0)
         places = ids[..., 0]
-        # narrow integers may not hold the number of rows
+        # narrow integer types may not hold the number of rows
         places = places.astype(jax.numpy.result_type(places, np.int32))
         if _CLIPPED in str(node.params["mode"]):
             places = jax.numpy.clip(places, 0, table.shape[0] - 1)
@@ -174,8 +179,8 @@ def _lookup(jax, node, gradient):
 
 
 def _of_one_hot(jax, ids, given, table):
-    """A product of one-hot rows with the gradient of what was looked up. Gradients of rows out of
-    bounds are dropped: zero times a NaN would reach every row.
+    """Multiply one-hot rows with the given gradient. Gradients of rows out of bounds are dropped,
+    because zero times NaN would reach every row.
     """
     is_there = ids == jax.numpy.clip(ids, 0, table.shape[0] - 1)
     given = jax.numpy.where(is_there[..., None], given, 0)
@@ -184,7 +189,7 @@ def _of_one_hot(jax, ids, given, table):
 
 
 def _of_sorted(jax, ids, given, table):
-    """Rows added in the order of their indices; what was looked up out of bounds is dropped."""
+    """Add rows in the order of their indices; drop rows out of bounds."""
     ids = ids.reshape(-1)
     order = jax.numpy.argsort(ids)
     rows = given.reshape(-1, table.shape[1])[order].astype(table.dtype)

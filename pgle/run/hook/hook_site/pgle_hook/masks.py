@@ -1,8 +1,8 @@
-"""Masks of attention taken apart: what depends on the distance of a query from a key alone, as a
-causal mask and a window; how many keys a batch row has; and all others, which stay masks.
+"""Split masks of attention into three kinds.
 
-No mask of all queries and keys is made for that: what depends on distances is computed once for
-each distance, by NumPy. Axes have the names of `by_hand`.
+Causal masks and windows depend only on the distance between query and key. Lengths give the number
+of keys of a batch row. All others stay masks. NumPy computes values once per distance, so no mask
+over all queries and keys is made. Axes have the names of `by_hand`.
 """
 
 import importlib
@@ -12,7 +12,8 @@ from pgle_hook.rewrite import VARIED
 
 QUERIES = ("q",)
 KEYS = ("k",)
-EXACT = ("int32", "int64", "float32", "float64")  # types whose sums of places are exact
+#: types in which sums of positions are exact
+EXACT = ("int32", "int64", "float32", "float64")
 MOVED = ("broadcast_in_dim", "reshape", "squeeze", "transpose")
 KEPT = (*VARIED, "copy", "sharding_constraint", "stop_gradient")
 COMPARED = {
@@ -37,7 +38,7 @@ COMPUTED = {
     "sub": "subtract",
     "xor": "bitwise_xor",
 }
-"""Operations for each element, and NumPy's functions that compute them."""
+"""Elementwise operations, and the NumPy functions that compute them."""
 
 MIRRORED = {"lt": "gt", "le": "ge", "gt": "lt", "ge": "le"}
 OPPOSITE = {"lt": "ge", "le": "gt", "gt": "le", "ge": "lt"}
@@ -48,17 +49,17 @@ class Mask:
 
     def __init__(self, value, names, hides=False, is_added=False):
         self.value = value
-        self.names = names  # of its axes
+        self.names = names  # names of its axes
         self.hides = hides  # whether true hides
-        self.is_added = is_added  # a bias: zero where it shows
-        self.is_of_numbers = False  # the program has it as zeros and ones
+        self.is_added = is_added  # whether it is a bias: zero where it shows
+        self.is_of_numbers = False  # whether the program has it as zeros and ones
 
     def shown(self, array):
-        """Where it shows a key, from what its value is."""
+        """Return which keys it shows, from an array of its values."""
         return array == 0 if self.is_added else array != self.hides
 
     def of(self, value, names, hides=None):
-        """Another one, of truth values; names as of `names_of`."""
+        """Make another mask of truth values; names as from `names_of`."""
         hides = self.hides if hides is None else hides
         other = Mask(value, names_of(value, names), hides)
         other.is_of_numbers = self.is_of_numbers
@@ -66,8 +67,8 @@ class Mask:
 
 
 def names_of(value, names):
-    """The names of the axes of an operand, from those of the result: it may have axes of one
-    element, or none.
+    """Return the names of an operand's axes, from those of the result. The operand may have axes of
+    one element, or lack some.
     """
     kept = []
     for name, size in zip(names, value.shape):
@@ -76,7 +77,7 @@ def names_of(value, names):
 
 
 def parts_of(names):
-    """All that axes of some names count, in order."""
+    """All that the named axes count, in order."""
     return list(itertools.chain.from_iterable(names))
 
 
@@ -90,11 +91,11 @@ class _Places:
 
     @property
     def is_number(self):
-        """Whether it is the same at all places."""
+        """Whether it is the same number at all positions."""
         return not (self.query or self.key)
 
     def plus(self, other, factor=1):
-        """The sum with as many times another one."""
+        """Return this sum plus `factor` times another one."""
         return _Places(
             self.query + factor * other.query,
             self.key + factor * other.key,
@@ -103,10 +104,10 @@ class _Places:
 
 
 class Distances:
-    """What is known of values by the places of queries and keys alone.
+    """Evaluates values that depend only on the positions of queries and keys.
 
     Args:
-        sizes: how many queries and keys there are.
+        sizes: numbers of queries and keys.
         back: from a node and the names of its result's axes to those of its operand; None: none.
     """
 
@@ -117,25 +118,27 @@ class Distances:
         queries, keys = sizes
         self.each = self._np.arange(
             1 - keys, queries
-        )  # distances of a query from a key
+        )  # distance of each query from each key
         self.are_alike = queries == keys
         self._seen = {}
 
     def of(self, value, names):
-        """An array of a value for each distance; None if it depends on anything else."""
+        """Return a value for each distance, as an array; None if it depends on anything else."""
         found = self._found(value, names)
         if isinstance(found, _Places):
             return self._spread(found)
         return found
 
     def number(self, value, names):
-        """The number that a value is at all places; None: it is none."""
+        """Return the number that a value has at all positions; None if it varies."""
         found = self._found(value, names)
         is_number = isinstance(found, _Places) and found.is_number
         return found.offset if is_number else None
 
     def places(self, value, names):
-        """Factors of the places of queries and keys, and an offset; None if it is no such sum."""
+        """Return factors for the positions of queries and keys, and an offset; None if the value is
+        not such a sum.
+        """
         found = self._found(value, names)
         if not isinstance(found, _Places):
             return None
@@ -166,7 +169,7 @@ class Distances:
         return self._computed(node, names)
 
     def _counted(self, value, name):
-        """The places along an axis."""
+        """Positions along an axis."""
         zero = self._np.zeros((), value.dtype)
         if str(value.dtype) not in EXACT or name not in ((), QUERIES, KEYS):
             return None
@@ -218,7 +221,7 @@ class Distances:
         return self._by_numpy(node, arrays)
 
     def _of_places(self, node, taken):
-        """What an operation makes of sums of places; None if it is none itself."""
+        """Apply an operation to sums of positions; None if the result is not such a sum."""
         first = taken[0]
         if node.name == "convert_element_type":
             dtype = node.outs[0].dtype
@@ -238,7 +241,7 @@ class Distances:
         return None
 
     def _spread(self, found):
-        """The array of what was found; None if it depends on more than the distance."""
+        """Spread a value over distances; None if it depends on more than the distance."""
         if not isinstance(found, _Places):
             return found
         if found.query != -found.key:
@@ -259,12 +262,10 @@ class Distances:
 
 
 class Masking:
-    """What a fused call is given in place of masks.
+    """The arguments of a fused call that replace the masks.
 
     Args:
-        distances: of the attention, as of `Distances`.
-        masks: of the attention.
-        back: as of `Distances`.
+        distances: `Distances` of the attention. masks: of the attention. back: as of `Distances`.
         rows: the name of the axis of batch rows.
     """
 
@@ -275,21 +276,21 @@ class Masking:
         self._shown = distances.each > distances.each[0] - 1  # all distances
         self._of_distances = []  # masks
         self._with_lengths = []  # masks
-        self.lengths = []  # numbers of keys: a value, names of its axes, what is added
+        self.lengths = []  # numbers of keys: (value, names of its axes, number to add)
         self.others = []  # masks that are passed on
         for mask in masks:
             self._take(mask)
         self._settle()
 
     def _settle(self):
-        """cuDNN takes a window without lengths or a bias alone, which jax makes of masks
-        (NVIDIA/cudnn-frontend, ``scaled_dot_product_flash_attention.h``).
+        """Decide what is passed as a window. cuDNN takes a window only without lengths or a bias,
+        which jax makes of masks (NVIDIA/cudnn-frontend, ``scaled_dot_product_flash_attention.h``).
         """
         before = self._known.each < 0
         hides_later = before.any() and not self._shown[before].any()
         self.is_causal = bool(self._known.are_alike and hides_later)
         left = self._shown | before if self.is_causal else self._shown
-        self.window = None  # keys before its own that a query sees, if causal
+        self.window = None  # number of earlier keys that a query sees, if causal
         count = int(self._shown.sum())
         is_window = self.is_causal and count and self._shown[~before][:count].all()
         if not left.all():
@@ -303,7 +304,7 @@ class Masking:
 
     @property
     def values(self):
-        """What it is computed from."""
+        """The values that it is computed from."""
         return [one.value for one in self.others] + [one[0] for one in self.lengths]
 
     def _take(self, mask):
@@ -324,7 +325,7 @@ class Masking:
             self._note_outside(mask)
 
     def _note_outside(self, mask):
-        """Note what a mask from outside of a loop or a checkpoint hides by distance, too."""
+        """Also record by distance what a mask from outside of a loop or checkpoint hides."""
         outside = mask.value.seen().outside
         if outside is None or outside.shape != mask.value.shape:
             return
@@ -338,7 +339,7 @@ class Masking:
                 left += self._parts(one)
 
     def _parts(self, mask):
-        """Masks that together hide the same; none if it is one of its own."""
+        """Split a mask into masks that together hide the same keys; none if it cannot be split."""
         value = mask.value.seen()
         node = value.node
         if node is None or mask.is_added or str(value.dtype) != "bool":
@@ -355,7 +356,7 @@ class Masking:
         return self._parts_of_numbers(node, mask)
 
     def _parts_of_numbers(self, node, mask):
-        """The same of products of zeros and ones that are compared with a number."""
+        """The same for products of zeros and ones that are compared with a number."""
         if node.name == "convert_element_type":
             is_one_shown = True
         elif node.name in COMPARED:
@@ -379,7 +380,9 @@ class Masking:
         return [mask.of(*bit, hides) for bit in bits]
 
     def _bits(self, value, names):
-        """Truth values whose product a value is, as sides; None if it may be another number."""
+        """Return the truth values whose product a value is, as sides; None if it may be another
+        number.
+        """
         names = names_of(value, names)
         if str(value.dtype) == "bool":
             return [(value, names)]
@@ -397,7 +400,9 @@ class Masking:
         return None if None in sides else [*sides[0], *sides[1]]
 
     def _length(self, mask):
-        """How many keys a mask shows of each batch row; None if it is none that does."""
+        """Return the number of keys that a mask shows for each batch row; None if it is not such a
+        mask.
+        """
         node = mask.value.seen().node
         if node is None or node.name not in MIRRORED or mask.is_added:
             return None
@@ -414,7 +419,7 @@ class Masking:
         return None
 
     def _of_rows(self, value, names):
-        """A value that only batch rows have, as a side; None if it is none."""
+        """Return a value that depends only on batch rows, as a side; None if there is none."""
         if not str(value.dtype).startswith("int"):
             return None
         while True:

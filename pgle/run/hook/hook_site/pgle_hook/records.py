@@ -1,6 +1,4 @@
-"""The files of the hook's rank, and what it writes there: step times, and facts about the running
-program.
-"""
+"""The hook's files for its rank: step times, and facts about the running program."""
 
 import functools
 import hashlib
@@ -26,9 +24,9 @@ class HookFiles:
     """The files of this process's rank, each an attribute: facts, steps, hlo, ir, trace, seen,
     claim, log.
 
-    `pgle profile -- srun python train.py` starts one launcher for many ranks: each hook then finds
-    its own rank, in its environment or, where a script gives it in words, once the program has
-    given it to jax (`join`).
+    `pgle profile -- srun python train.py` starts one launcher for many ranks. Each hook then finds
+    its own rank in its environment. If a script passes the rank as an argument, the hook learns it
+    when the program gives it to jax (`join`).
 
     Args:
         config: from the launcher: ``rank`` of the launcher; ``launchers``, pairs of variables that
@@ -60,8 +58,8 @@ class HookFiles:
         }
 
     def join(self, process_of):
-        """Take the rank that the program gave to jax (number, of how many), if no variable gave
-        one; whether it is another.
+        """Take the rank that the program gave to jax, as (number, of how many), if no variable gave
+        one. Return whether it differs.
         """
         if self._own is not None or not self._config["launchers"]:
             return False
@@ -72,8 +70,8 @@ class HookFiles:
         return True
 
     def own_dump(self, flags):
-        """XLA_FLAGS with this rank's folder for XLA's dumps in place of the launcher's: ranks that
-        share one write into each other's files.
+        """Return XLA_FLAGS with this rank's dump folder instead of the launcher's, because ranks
+        would overwrite each other's files.
         """
         shared = self._paths(self._config["rank"])["hlo"]
         return re.sub(
@@ -83,8 +81,8 @@ class HookFiles:
         )
 
     def separate(self, environ):
-        """Where one launcher started many ranks: XLA dumps into a folder of each rank, jax only on
-        rank 0.
+        """If one launcher started many ranks: XLA dumps into a folder for each rank, and jax dumps
+        only on rank 0.
         """
         if self.rank == self._config["rank"]:
             return
@@ -103,14 +101,14 @@ def _own_rank(launchers, environ):
             continue
         if (
             0 <= rank < size > 1
-        ):  # an interactive `srun --pty` is a step of one, in which mpirun starts more
+        ):  # an interactive `srun --pty` is one step in which mpirun starts more
             return rank
     return None
 
 
 def describe(error):
-    """An exception in a line: ``KeyError: 'flops' (train.py, line 41)``; the line is the last
-    outside of packages.
+    """Describe an exception in a line: ``KeyError: 'flops' (train.py, line 41)``. The line is the
+    last one outside of packages.
     """
     text = " ".join(("%s: %s" % (type(error).__name__, error)).split())[:300]
     frames = traceback.extract_tb(error.__traceback__)
@@ -128,7 +126,7 @@ def describe(error):
 
 
 def free_path(path):
-    """The path, or one with the pid in its name where another process of this rank has taken it."""
+    """Return the path, or one with the pid in its name if another process of this rank uses it."""
     if not os.path.exists(path):
         return path
     root, suffix = os.path.splitext(path)
@@ -143,7 +141,7 @@ _ONE_FLAG = re.compile(
 
 
 def names_of(text):
-    """The names of flags, dashes included, that XLA reads from a text that begins with one."""
+    """The names of flags, with dashes, that XLA reads from a text that begins with a flag."""
     found = set()
     match = _ONE_FLAG.match(text)
     while match:
@@ -153,8 +151,8 @@ def names_of(text):
 
 
 def restore_flags(ours, environ=os.environ):
-    """Where the program replaces XLA_FLAGS: add our missing flags in front, so that the program's
-    own win; none where it names a file.
+    """If the program replaces XLA_FLAGS, add pgle's missing flags in front, so that the program's
+    own win. Add none if it names a file.
     """
     text = environ.get(XLA_FLAGS, "").strip(_BLANKS)
     if text and not text.startswith("-"):
@@ -171,12 +169,12 @@ def write_json(path, value, indent=None):
 
 
 def write_whole(path, write):
-    """Write a file whole or not at all: a full disk leaves the one from before, and no part.
+    """Write a file whole or not at all. On a full disk the old file stays, and no partial one.
 
     Args:
         write: called with the open file.
     """
-    # ranks in containers may have one pid, and write one file
+    # ranks in containers may have equal pids, and write the same file
     temporary = "%s.%s.tmp" % (path, os.urandom(4).hex())
     try:
         with open(temporary, "w") as file:
@@ -192,7 +190,7 @@ def write_whole(path, write):
 
 LIBRARY = os.path.dirname(os.path.abspath(os.__file__))
 INSTALLED = ("site-packages", "dist-packages")
-PIECE = 1 << 20  # bytes of a file that are read at a time
+PIECE = 1 << 20  # bytes of a file read at a time
 
 
 def packages_of(path):
@@ -204,7 +202,7 @@ def packages_of(path):
     found = [at for at, part in enumerate(parts) if part in INSTALLED]
     if found:
         return os.sep.join(parts[: found[-1] + 1])
-    for folder in sys.path[1:]:  # the first is the program's own
+    for folder in sys.path[1:]:  # the first is the program's own folder
         folder = os.path.abspath(folder)
         if path.startswith(folder + os.sep) and _holds_packages(folder):
             return folder
@@ -219,7 +217,7 @@ def _holds_packages(folder):
 
 
 def is_own(path):
-    """Whether a file of code is the program's: neither installed, nor Python's, nor made at run
+    """Whether a code file is the program's: not installed, not Python's own, and not made at run
     time (``<string>``).
     """
     if path.startswith("<") or packages_of(os.path.abspath(path)):
@@ -238,7 +236,7 @@ class Sources:
     def __init__(self):
         self._folder = os.path.realpath(os.getcwd())
         self._digests = {}  # by path: SHA-256 of the content
-        self._known = 0  # modules at the last look
+        self._known = 0  # number of modules at the last look
         self._seen = set()  # their names
 
     def is_behind(self):
@@ -246,11 +244,11 @@ class Sources:
         return len(sys.modules) != self._known
 
     def found(self):
-        """Digests by absolute path."""
+        """Return digests by absolute path."""
         if self.is_behind():
             self._known = len(sys.modules)
             folders = (self._folder, self._script_folder())
-            # a list of the items can meet an import of another thread
+            # another thread may import while the items are listed
             for name, module in sys.modules.copy().items():
                 if name not in self._seen:
                     self._seen.add(name)
@@ -288,11 +286,11 @@ KEPT_TIMES = 200
 
 
 class StepWriter:
-    """Appends JSON lines to the rank's steps file, which is made with the first step.
+    """Appends JSON lines to the rank's steps file.
 
-    Whole lines at once, so that what a killed program leaves is valid. The program's thread notes
-    steps and continues at once; the hook's writes them. With several processes of one rank, later
-    ones get their pid into the name.
+    Whole lines are written, so a killed program leaves a valid file. The program's thread only
+    records steps, and the hook's thread writes them. If a rank has several processes, the file
+    names of later ones contain their pid.
     """
 
     def __init__(self, files):
@@ -303,7 +301,7 @@ class StepWriter:
         self._lock = threading.Lock()
 
     def note(self, number, seconds, profiled, compiled):
-        """One step, to be written soon; marks only where they are true."""
+        """Record one step, to be written soon. Marks are written only if they are true."""
         marks = {
             name: True
             for name, holds in (("profiled", profiled), ("compiled", compiled))
@@ -314,7 +312,7 @@ class StepWriter:
         )
 
     def write(self):
-        """Write what was noted."""
+        """Write the recorded steps."""
         with self._lock:
             lines = [
                 json.dumps(self._noted.popleft()) + "\n"
@@ -337,8 +335,8 @@ class StepWriter:
 
 
 class Facts:
-    """The facts file of one process, renewed while the program runs: a killed program leaves the
-    last one.
+    """The facts file of one process. It is rewritten while the program runs, so a killed program
+    leaves the last version.
     """
 
     def __init__(self, files, jax):
@@ -361,8 +359,8 @@ class Facts:
         self._sources = Sources()
 
     def compiled(self, seconds, at):
-        """Something was compiled, in so many seconds, until `at`; the times of the first ones are
-        kept.
+        """Record a compilation of so many seconds that ended at `at`; the times of the first ones
+        are kept.
         """
         self.values["compilations"] += 1
         if self.values["compilations"] <= KEPT_TIMES:
@@ -370,20 +368,20 @@ class Facts:
         self.set("compile_s", round(self.values["compile_s"] + seconds, 6))
 
     def set(self, name, value):
-        """Note something for the next writing."""
+        """Set a fact for the next writing."""
         self.values[name] = value
         self.stale = True
 
     def is_due(self):
-        """Whether the file is behind what is known."""
+        """Whether facts have changed since the file was written."""
         return self.stale or self._sources.is_behind()
 
     def write(self, final=False):
-        """Write the file whole. A process that never compiled anything leaves none."""
+        """Write the whole file. A process that compiled nothing writes none."""
         if not self.values["compilations"]:
             return
         self.stale = False
-        if jax_private.has_backends():  # asking for devices would set one up
+        if jax_private.has_backends():  # asking for devices would set a backend up
             self.values.update(_devices(self._jax))
         self.values.update(rank=self._files.rank, finished=final)
         self.values["sources"] = self._sources.found()
@@ -393,7 +391,8 @@ class Facts:
 
 
 def _versions(packages):
-    # It costs every Python process that starts with the hook, and only those with jax need it.
+    # Every Python process that starts with the hook pays for this import, but only those with jax
+    # need it.
     from importlib import metadata
 
     found = {}

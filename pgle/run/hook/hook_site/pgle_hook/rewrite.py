@@ -1,17 +1,17 @@
-"""A traced function with some of its operations replaced: a graph of it, and what evaluates that.
+"""Replace some operations of a traced function, by a graph of it and an evaluator.
 
-Jitted functions are part of the graph. So are, for whoever looks at it, jax's own functions with a
-derivative of their own; evaluated they stay as they are. Nobody looks into a program's functions
-with one: it may be another derivative than that of what they compute. Bodies of `jax.checkpoint`,
-`jax.lax.scan` and `jax.shard_map` are rewritten, too. An operation that holds nothing to replace is
-bound as it was traced.
+Jitted functions are part of the graph. Searches also look into jax's own functions with a custom
+derivative, but evaluation leaves these unchanged. A program's functions with a custom derivative
+stay closed, because their derivative may differ from that of their operations. Bodies of
+`jax.checkpoint`, `jax.lax.scan` and `jax.shard_map` are rewritten, too. An operation without
+replacements is bound as it was traced.
 """
 
 import importlib
 
 from pgle_hook import SetAside, jax_private
 
-MOST_ELEMENTS = 1 << 24  # of a constant that is evaluated
+MOST_ELEMENTS = 1 << 24  # most elements of a constant that is evaluated
 INLINED = ("pjit", "jit")
 OF_DEVICES = frozenset(
     (
@@ -29,7 +29,7 @@ OF_DEVICES = frozenset(
         "reduce_scatter",
     )
 )
-"""Operations whose results depend on the device: no constants."""
+"""Operations whose results depend on the device, so they are not constants."""
 
 VARIED = ("pcast", "pvary")  # the same on each device of a mesh
 
@@ -51,11 +51,12 @@ class Value:
 
     def __init__(self, aval, node=None, constant=None):
         self.aval = aval
-        self.node = node  # that makes it; None: an argument, a constant
+        self.node = node  # the node that makes it; None: an argument or a constant
         self.constant = constant  # None: not known
-        self.inner = None  # the same in a function with a derivative of its own
-        self.outside = None  # of an argument of an operation's body: what it is given
-        self.is_carried = False  # from one iteration to the next, and changed
+        self.inner = None  # the same value inside a function with a custom derivative
+        # for an argument of an operation's body: the value from outside
+        self.outside = None
+        self.is_carried = False  # changed from one iteration to the next
         # whether it depends on what is differentiated
         self.moves = node is not None and node.moves and _is_number(aval)
 
@@ -70,14 +71,14 @@ class Value:
         return self.aval.dtype
 
     def seen(self):
-        """It as what looks at the graph follows it."""
+        """The value that searches of the graph follow."""
         value = self
         while value.inner is not None:
             value = value.inner
         return value
 
     def made_by(self, *names):
-        """The node that makes it if it is one of these operations, else None."""
+        """Return the node that makes it, if that is one of these operations; else None."""
         node = self.seen().node
         return node if node is not None and node.name in names else None
 
@@ -92,7 +93,7 @@ class Node:
         self.eqns = (
             eqn,
             *within,
-        )  # and the calls that it is part of, the innermost first
+        )  # and the enclosing calls, the innermost first
         self.name = eqn.primitive.name
         self.params = eqn.params
         self.ins = ins
@@ -100,7 +101,7 @@ class Node:
         self.outs = [Value(var.aval, self) for var in eqn.outvars]
 
     def bound(self, taken, **settings):
-        """Its results of other operands, and with other settings."""
+        """Bind the operation with other operands and settings."""
         primitive = self.eqn.primitive
         given = primitive.get_bind_params({**self.params, **settings})
         functions = ()
@@ -112,12 +113,12 @@ class Node:
 
 
 def _is_number(aval):
-    """Whether a value is of floating-point numbers, which alone can be differentiated."""
+    """Whether a value has floating-point numbers, the only ones that can be differentiated."""
     return "float" in str(getattr(aval, "dtype", ""))
 
 
 class Graph:
-    """The operations of a traced function, in order; `within`: the calls that it is part of."""
+    """The operations of a traced function, in order. `within` has the enclosing calls."""
 
     def __init__(self, jaxpr, ins, within=()):
         self.nodes = []
@@ -125,7 +126,7 @@ class Graph:
 
 
 def _build(jaxpr, ins, nodes, within=()):
-    """Append the operations of a function; its results."""
+    """Append the operations of a function; return its results."""
     known = dict(zip([*jaxpr.constvars, *jaxpr.invars], ins))
 
     def read(atom):
@@ -154,7 +155,7 @@ def _constants(closed):
 
 
 def _inlined(eqn):
-    """The function that an operation only calls, or None."""
+    """The function that an operation only calls; None if it does more."""
     if eqn.primitive.name not in INLINED:
         return None
     shardings = (*eqn.params["in_shardings"], *eqn.params["out_shardings"])
@@ -163,7 +164,7 @@ def _inlined(eqn):
 
 
 def _look_inside(node):
-    """Connect results of jax's functions with a derivative of their own to what makes them."""
+    """Connect the results of jax's functions with a custom derivative to the operations inside."""
     inner = node.params.get("call_jaxpr")
     if node.name != "custom_jvp_call" or not hasattr(inner, "consts"):
         return
@@ -175,7 +176,9 @@ def _look_inside(node):
 
 
 def constant_of(jax, value):
-    """A value that depends on no argument, as an array; None if it does, or is large."""
+    """Return a value that depends on no argument as an array; None if it does, or if it is
+    large.
+    """
     value = value.seen()
     if value.constant is not None:
         is_traced = isinstance(value.constant, jax.core.Tracer)
@@ -203,12 +206,12 @@ def _size(value):
 
 
 def _is_array(leaf):
-    """Whether jax follows a leaf. Arrays of numpy stay what they are: sizes, masks, constants."""
+    """Whether jax traces a leaf. NumPy arrays stay unchanged: sizes, masks, constants."""
     return isinstance(leaf, importlib.import_module("jax").Array)
 
 
 class _Arrays:
-    """The leaves of arguments or results that jax follows. Others, such as text, stay."""
+    """The leaves of arguments or results that jax traces. Others, such as text, stay."""
 
     def __init__(self, leaves):
         self._leaves = leaves
@@ -216,15 +219,15 @@ class _Arrays:
 
     @property
     def arrays(self):
-        """They alone."""
+        """Return only the arrays."""
         return [self._leaves[at] for at in self._places]
 
     def of(self, marks):
-        """Of marks, one for each leaf, those of the arrays."""
+        """Select the marks of the arrays, from one mark per leaf."""
         return [marks[at] for at in self._places]
 
     def filled(self, arrays):
-        """All leaves, with others in their places."""
+        """Return all leaves, with other arrays in place of these."""
         leaves = list(self._leaves)
         for place, array in zip(self._places, arrays):
             leaves[place] = array
@@ -232,7 +235,7 @@ class _Arrays:
 
 
 def _moving(jax, args, options, argnums):
-    """Whether each leaf of some arguments belongs to one that is differentiated."""
+    """Whether each leaf of some arguments belongs to a differentiated argument."""
     count = len(args)
     places = range(count) if argnums is None else argnums
     places = {place % count for place in places if count}
@@ -249,14 +252,14 @@ def _inner_of(node):
 
 
 class Replacement:
-    """What computes the results of an operation from other values than its operands."""
+    """Computes the results of an operation from other values than its operands."""
 
     def __init__(self, needs, make):
-        self.needs = needs  # values
-        self.make = make  # from a reader of values to the results
+        self.needs = needs  # the values that it needs
+        self.make = make  # maps a reader of values to the results
 
     def is_possible(self, there):
-        """Whether all that it needs is among values, by id, or constant."""
+        """Whether all needed values are available, by id, or constant."""
         return all(id(one) in there or one.constant is not None for one in self.needs)
 
 
@@ -265,16 +268,16 @@ class Rewriter:
 
     Args:
         jax: the module.
-        find: from a graph to what replaces operations: by the id of a node, a `Replacement`.
+        find: returns a `Replacement` by node id, for a graph.
     """
 
     def __init__(self, jax, find):
         self._jax = jax
         self._find = find
-        self.replaced = 0  # operations
+        self.replaced = 0  # number of replaced operations
 
     def __call__(self, function, argnums=None):
-        """A function that computes the same with operations replaced.
+        """Return the function with operations replaced.
 
         Args:
             argnums: places of the arguments that are differentiated; None: all.
@@ -306,7 +309,7 @@ class Rewriter:
 
         Args:
             moving: whether each argument depends on what is differentiated.
-            node: whose body it is, if it is one.
+            node: the node whose body it is, if any.
         """
         taken = [Value(var.aval) for var in closed.jaxpr.invars]
         for value, moves in zip(taken, moving):
@@ -331,8 +334,8 @@ class Rewriter:
         return [read(value) for value in graph.outs]
 
     def _planned(self, graph, given):
-        """The operations to make, in order, each with its replacement or None. What only replaced
-        ones needed is left out: it would be kept for gradients.
+        """Return the operations to make, in order, each with its replacement or None. Operations
+        needed only by replaced ones are dropped, because gradients would keep them.
         """
         found = self._find(graph)
         there = given.union(*(map(id, node.outs) for node in graph.nodes))
@@ -350,7 +353,7 @@ class Rewriter:
         return _in_order(planned[::-1], given)
 
     def _connect(self, node, body, taken):
-        """Note what an operation gives the arguments of its body."""
+        """Connect an operation's operands to the arguments of its body."""
         held, carried = jax_private.held_and_carried(node.params)
         for place, (value, given) in enumerate(zip(taken, node.ins)):
             if place < held:
@@ -362,7 +365,7 @@ class Rewriter:
                 value.outside = given
 
     def _made(self, node, taken):
-        """An operation's results, with those within it replaced."""
+        """Make an operation's results, with operations in its body replaced."""
         inner = _inner_of(node)
         if inner is None:
             return node.bound(taken)
@@ -379,12 +382,12 @@ class Rewriter:
             return node.bound(taken)
         if closed is inner:
             return node.bound(taken, jaxpr=rewritten)
-        # The function of a checkpoint holds no constants, so it is given them.
+        # A checkpoint's function has no constants of its own, so it gets them as arguments.
         new = jax_private.without_constants(rewritten.jaxpr)
         return node.bound([*rewritten.consts, *taken], jaxpr=new)
 
     def _on_devices(self, node, inner, taken):
-        """The results of a function for each device of a mesh, made by the public one of jax."""
+        """Map a function over the devices of a mesh, with jax's public function."""
         shard_map = getattr(self._jax, "shard_map", None)
         params = node.params
         if shard_map is None or "newly_manual_axes" not in params:  # before jax 0.10
@@ -408,7 +411,9 @@ class Rewriter:
 
 
 def _in_order(planned, given):
-    """Operations after all that they need: some replacements need more than what they replace."""
+    """Sort operations so that each comes after all that it needs. Some replacements need more than
+    the replaced operation.
+    """
     there = set(given)
     made = set()
     for node, _, _ in planned:
@@ -430,13 +435,13 @@ def _in_order(planned, given):
 
 
 def _with_axes(jax, array):
-    """An array as something to trace with; its shape if it differs on axes of a mesh."""
+    """Turn an array into something to trace with: a shape if it differs along mesh axes."""
     aval = getattr(array, "aval", None)
     return shape_of(jax, aval) if _axes_of(aval) else array
 
 
 def _axes_of(aval):
-    """The axes of a mesh on which a value differs, as arguments of its shape; empty: none."""
+    """Mesh axes along which a value differs, as arguments of its shape; empty if none."""
     for name in ("manual_axis_type", "vma"):  # of jax 0.10, and from 0.7 on
         axes = getattr(aval, name, None)
         if axes:
@@ -445,7 +450,7 @@ def _axes_of(aval):
 
 
 def closed_of(jaxpr):
-    """A function with its constants; if it is given without, it has none."""
+    """Close a function over its constants; a function without any has none."""
     if hasattr(jaxpr, "consts"):
         return jaxpr
     core = importlib.import_module("jax.extend.core")
@@ -453,14 +458,14 @@ def closed_of(jaxpr):
 
 
 def shape_of(jax, aval):
-    """A value as something to trace with, on the axes of its mesh."""
+    """Turn a value into a shape to trace with, on its mesh axes."""
     weak = getattr(aval, "weak_type", False)
     axes = _axes_of(aval) or explicit_sharding(aval)
     return jax.ShapeDtypeStruct(aval.shape, aval.dtype, weak_type=weak, **axes)
 
 
 def explicit_sharding(aval):
-    """The sharding that is part of a value's type, as an argument of its shape; empty: none."""
+    """The sharding in a value's type, as an argument of its shape; empty if none."""
     sharding = getattr(aval, "sharding", None)
     mesh = getattr(sharding, "mesh", None)
     is_explicit = bool(getattr(mesh, "explicit_axes", ()))

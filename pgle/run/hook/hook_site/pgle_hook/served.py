@@ -1,9 +1,9 @@
-"""A program that waits at its step, which is traced with one alternative after the other.
+"""A program that waits at its step, and traces it with one alternative after the other.
 
 A program may take longer to reach its step than jax takes to trace it. So it is run once for all
 alternatives. It stops where it calls its step with arguments of the module that pgle compiles.
 There it takes requests: files that pgle writes next to the record. Each names a folder for the
-module, or for what comparing values has shown. `DONE` in it says that all of it is there. The
+module, or for the result of comparing values. When the folder is complete, it contains `DONE`. The
 program never continues.
 """
 
@@ -16,9 +16,9 @@ from pgle_hook import SetAside, jax_private
 from pgle_hook.alternatives import why_not
 from pgle_hook.records import write_whole
 
-WAITS = ".waits"  # in the folder of the record: the program waits at its step
-REQUEST = ".request%d.json"  # there, too; numbered from 0
-DONE = ".done"  # in the folder of a request; it holds why it failed, or nothing
+WAITS = ".waits"  # in the record's folder: exists if the program waits at its step
+REQUEST = ".request%d.json"  # also there; numbered from 0
+DONE = ".done"  # in a request's folder; contains the reason of a failure, or nothing
 POLL_S = 0.02
 
 
@@ -27,7 +27,7 @@ class Served:
 
     Args:
         jax: the module, freshly imported.
-        function: the name of the step's function; empty: nothing is served.
+        function: name of the step's function; empty: serve nothing.
         passes: modules of that function that the program executes before the one to wait at.
         alternatives: makes them, as of `Alternatives`.
         record: of the capture, as of `CaptureRecord`.
@@ -38,7 +38,8 @@ class Served:
         self._jax = jax
         self._function = function
         self._passes = passes
-        self._passed = {}  # by id: jax's records of executables, which keep their ids
+        # by id: jax's records of executables, kept so that ids are not reused
+        self._passed = {}
         self._alternatives = alternatives
         self._record = record
         self._lowering = lowering
@@ -52,8 +53,8 @@ class Served:
         jax_private.before_traces(self._called)
 
     def executed(self, call):
-        """A module is about to be executed, by jax's record of it. If it is the step, it could not
-        be served, and there is nothing to wait for.
+        """Handle a coming execution. If it is the step, the step could not be served, so stop
+        waiting.
         """
         name = jax_private.without_jit(call.name)
         if not self._function or name != self._function:
@@ -103,7 +104,9 @@ class Served:
         step.made.lower(*args, **options).compile()
 
     def _compare(self, step, args, options):
-        """Compare the step's values, where jax traces it, as it traces what a program calls."""
+        """Compare the step's values while jax traces it, as jax does for the program's own
+        calls.
+        """
         self._values.precision = self._alternatives.precision()
 
         @functools.wraps(step.function)
@@ -122,7 +125,7 @@ class Served:
 
 
 class _ComparedError(Exception):
-    """Values were compared; the rest of the step is not traced."""
+    """Values were compared, so the rest of the step is not traced."""
 
 
 def _write(path, text):

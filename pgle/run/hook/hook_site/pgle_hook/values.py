@@ -1,9 +1,9 @@
-"""What a step computes with its alternatives and without, at a small size on the CPU.
+"""Compare what a step computes with and without alternatives, at a small size on the CPU.
 
 The step's function is traced again with small arguments, both times with the same random values. A
 size is made small if the function still traces with it, alone or with others. The loss, the
-gradients and all other results that are floating-point numbers are compared. Both sides are
-computed with 64 bits a number (`exact.py`), so that a difference is one of what they compute.
+gradients and all other results that are floating-point numbers are compared. Both sides use 64-bit
+numbers (`exact.py`), so that rounding does not cause differences.
 """
 
 import functools
@@ -18,43 +18,44 @@ from pgle_hook import SetAside, guarded, jax_private
 from pgle_hook.exact import EMULATED, Exact, each_in, wide
 from pgle_hook.rewrite import explicit_sharding
 
-MOST_OPERATIONS = 1e11  # of one execution: about 3 CPU seconds
+MOST_OPERATIONS = 1e11  # of one execution, about 3 CPU seconds
 MOST_BYTES = 4 * 2**30  # of intermediate values; another program runs at the same time
 # CPU seconds for comparing one change of a program; an answer has several
 MOST_S = 40.0
-MOST_ELAPSED_S = 600.0  # for the same, however busy the machine is
-LOOKED_S = 0.5  # time between two looks at how long it takes
-MOST_TRIED = 8  # sizes that are made small, the largest first
-FEW_ELEMENTS = 1e8  # of all values of a function: 0.8 GB with 64 bits each
+MOST_ELAPSED_S = 600.0  # seconds for the same, on a busy machine
+LOOKED_S = 0.5  # seconds between two checks of the elapsed time
+MOST_TRIED = 8  # most sizes that are reduced, the largest first
+FEW_ELEMENTS = 1e8  # of all values of a function: 0.8 GB as 64-bit numbers
 QUICKLY = {"xla_backend_optimization_level": 0, "xla_disable_hlo_passes": "fusion"}
-"""Options of XLA for a function of few elements: compiling it takes longer than running it."""
-LEAST_SIZE = 8  # a smaller one stays
-SMALL = 16  # what becomes of a size
+"""XLA options for a function of few elements, whose compilation takes longer than its run."""
+LEAST_SIZE = 8  # sizes below this stay
+SMALL = 16  # the reduced size
 PAIR = 2
-"""What becomes of a size that only counts arrays of two and more axes, among all values that the
-step computes: layers, a batch of activations. One row does not show whether rows are mixed up.
+"""Reduced size of a dimension that only counts arrays of at least two axes, such as layers or a
+batch of activations. With one row, mixed-up rows would not show.
 """
 WORDS = 8
-"""What becomes of another size of first axes only: a vocabulary, a length. Of one word or place
-neither a mask nor a scale has an effect. Random integers are smaller: tokens, classes.
+"""Reduced size of other dimensions that are always first: a vocabulary, a length. With one word,
+masks and scales have no effect. Random integers (tokens, classes) are smaller.
 """
-OWN = 23  # a size that no array of a program has
+OWN = 23  # a size that no array of a program is likely to have
 UNIT = 2.0**-20
-"""What an alternative may round. It takes constants from a program in f32. Some operations make
-their roundings (2⁻²⁴) up to 16 times as large.
+"""Size of one rounding by an alternative, which takes constants from the program in f32. Some
+operations make these roundings (2⁻²⁴) up to 16 times as large.
 """
-MOST_PLACES = 1024  # up to which a number that places are compared with is kept
+MOST_PLACES = 1024  # largest number compared with positions that the reduced size keeps
 COMPARING = frozenset(("add", "ge", "gt", "le", "lt", "sub"))
-"""Operations that compare places with a number, as a window does."""
+"""Operations that compare positions with a number, as a window does."""
 
 TOLERANCE = 4.0
-"""Roundings of one program that may add up. Both programs round as many values, at other places,
-so each is that far from the exact result, and both distances add up (triangle inequality).
+"""Roundings of one program that may add up. Both programs round equally many values, at different
+places. So each may be that far from the exact result, and the distances add up (triangle
+inequality).
 """
 
-SHOWN = 0.75  # part of the truth values of an argument
+SHOWN = 0.75  # share of true values in a boolean argument
 
-LOOSEST = 0.25  # tolerance with which a comparison still says something
+LOOSEST = 0.25  # largest tolerance with which a comparison is meaningful
 TOO_LONG = "comparing takes more than %g CPU seconds" % MOST_S
 SAYS_NOTHING = "rounding changes its results too much, or they are zero"
 
@@ -68,12 +69,12 @@ class Values:
 
     Args:
         jax: the module.
-        use: called with whether the alternatives are made from now on.
+        use: called with true or false: turns the alternatives on or off.
         note: gets the result: ``difference``, ``tolerance``, ``sizes``, ``compared``; or ``why``
             there is none.
-        precision: what products are rounded to by an alternative; empty: nothing.
+        precision: precision to which an alternative rounds products; empty: no rounding.
         is_made: whether the alternatives were made in what was traced aside.
-        in_words: says in a line why an exception ended it; empty: by its own words.
+        in_words: explains an exception in a line; empty: use the exception's own words.
     """
 
     def __init__(
@@ -92,10 +93,12 @@ class Values:
         self._note = note
         self.precision = precision
         self._is_made = is_made
-        self._until_s = math.inf  # CPU time of this process, from which it is too long
-        self._names = []  # of them, and of other results, each as of `_names`
-        self._seen = None  # losses and gradients of a trace; None: nobody asks for them
-        # the function as it is, of the last comparison, as of `_Original`; None: of none
+        # CPU time of this process after which comparing takes too long
+        self._until_s = math.inf
+        # names of losses, gradients and other results, as from `_names`
+        self._names = []
+        self._seen = None  # losses and gradients of a trace; None: not wanted
+        # the unchanged function of the last comparison (see `_Original`); None: none yet
         self._original = None
 
     def watch(self, function):
@@ -126,8 +129,8 @@ class Values:
         return comparing
 
     def compare_in_time(self, function, args, options):
-        """Compare as `compare` does. If that takes too long, note it. End the process if the
-        comparison does not end by itself then.
+        """Compare as `compare` does. If that takes too long, record it, and end the process if the
+        comparison does not stop by itself.
         """
         self._until_s = time.process_time() + MOST_S
         is_done = threading.Event()
@@ -150,7 +153,7 @@ class Values:
             raise _TooLongError(TOO_LONG)
 
     def see_gradients(self, replace=setattr):
-        """Note what functions of jax that differentiate return, for as long as somebody asks.
+        """While wanted, record the results of jax's differentiating functions.
 
         Args:
             replace: sets an attribute of a module.
@@ -178,7 +181,7 @@ class Values:
         return differentiate
 
     def compare(self, function, args, options):
-        """Compare a function with arguments that stand for their shapes; jax may be tracing it."""
+        """Compare a function, with arguments that only give shapes. jax may be tracing it."""
         with self._jax.ensure_compile_time_eval():
             found = guarded(lambda: self._compared(function, args, options))
         self._note(found or {"why": "the comparison failed"})
@@ -205,10 +208,12 @@ class Values:
         return self._judged(original, after)
 
     def _original_of(self, function, leaves, structure):
-        """The function as it is, computed once for all its alternatives with one rounding."""
+        """Return the unchanged function, computed once for all its alternatives with one
+        rounding.
+        """
         key = (function, structure, list(map(_described, leaves)), self._unit())
         if self._original is None or self._original.key != key:
-            self._original = None  # before another one takes as much memory
+            self._original = None  # free it before another one takes as much memory
             self._use(False)
             step = _Step(self._jax, function, leaves, structure)
             with jax_private.traced_only():
@@ -216,14 +221,17 @@ class Values:
                 step.shrink()
             values = step.values()
             results = self._measured(step, values)
-            if not _are_finite(results):  # it takes roots, as of second moments
+            # it may take roots, as of second moments, which are never negative
+            if not _are_finite(results):
                 values = _changed(values, abs)
                 results = self._measured(step, values)
             self._original = _Original(key, step, values, results)
         return self._original
 
     def _measured(self, step, values, precision=""):
-        """Losses and gradients of a program, then results of the step, each as of `_Result`."""
+        """Return a program's losses and gradients, then the results of its step, each as a
+        `_Result`.
+        """
         unit = self._unit()
         run = self._runs(step, precision, values)
         found = [list(map(_Result, arrays)) for arrays in self._run(run, values)]
@@ -239,18 +247,22 @@ class Values:
         return found
 
     def _unit(self):
-        """What rounds once: products on Tensor Cores, else constants of an alternative."""
+        """The size of one rounding: of products on Tensor Cores, else of an alternative's
+        constants.
+        """
         if not self.precision:
             return UNIT
         _, digits = EMULATED[self.precision]
         return 2.0 ** -(digits + 1)
 
     def _runs(self, step, precision, values):
-        """What computes losses and gradients, and results of the step, as arrays."""
+        """Return the functions that compute losses and gradients, and the step's results, as
+        arrays.
+        """
         try:
             return self._compiled(step, precision, values, sees=True)
         except (self._jax.errors.UnexpectedTracerError, TypeError):
-            # Gradients within a loop are no values of the step.
+            # Gradients inside a loop are not values of the step.
             return self._compiled(step, precision, values, sees=False)
 
     def _run(self, run, values):
@@ -296,8 +308,8 @@ class Values:
         return parts
 
     def _judged(self, original, after):
-        """The largest difference of loss, gradients and results, each relative to its size. Left
-        out are those that rounding the arguments changes too much.
+        """The largest difference of loss, gradients and results, relative to the size of each.
+        Results that change too much when arguments are rounded are left out.
         """
         unit = self._unit()
         before = original.results
@@ -309,7 +321,8 @@ class Values:
                 known = (one.size, other.size, one.noise, other.noise)
                 if not np.isfinite(known).all():
                     return {"why": "its results are not finite at a small size"}
-                if not (one.size or other.size):  # zeros are equal whatever made them
+                # zeros are equal whatever computed them
+                if not (one.size or other.size):
                     continue
                 noises = max(unit, one.noise) + max(unit, other.noise)
                 tolerance = TOLERANCE * noises
@@ -333,38 +346,38 @@ class Values:
 
 
 class _Original:
-    """A function as it is: at which sizes, with which values, and what it computes of them."""
+    """The unchanged function: its sizes, its arguments, and its results."""
 
     def __init__(self, key, step, values, results):
-        self.key = key  # what tells it from others
+        self.key = key  # identifies it
         self.step = step
         self.values = values
         self.results = results
 
 
 class _Result:
-    """An array that a program computes.
+    """A computed array.
 
     Args:
         array: its numbers.
     """
 
     def __init__(self, array):
-        self.array = _wide(array)  # None: rounding changes it too much to be compared
+        self.array = _wide(array)  # None: rounding changes it too much to compare it
         self.size = float(importlib.import_module("numpy").linalg.norm(self.array))
         self.noise = (
             0.0  # how far rounding the arguments moves it, relative to its size
         )
 
     def see_noise(self, moved, unit):
-        """Take what the program computes of arguments that are rounded by a unit."""
+        """Measure the noise, from the program's result for arguments rounded by one unit."""
         self.noise = _apart(self.array, _wide(moved), self.size)
         if TOLERANCE * (max(unit, self.noise) + unit) > LOOSEST:
             self.array = None
 
 
 class _Step:
-    """A function with small arguments, of which some leaves are arrays."""
+    """A function with small arguments. Some of their leaves are arrays."""
 
     def __init__(self, jax, function, leaves, structure):
         self._jax = jax
@@ -374,13 +387,14 @@ class _Step:
         self._places = [
             place for place, leaf in enumerate(leaves) if hasattr(leaf, "dtype")
         ]
-        # what becomes of a size, or of one axis of the arrays of one shape: (shape, axis)
+        # reduced size by a size, or by one axis of the arrays of one shape: (shape, axis)
         self._sizes = {}
-        self.made = []  # kinds of values that it computes, arguments and results among them
-        self._numbers = {}  # by size: the largest number that places on it are compared with
+        self.made = []  # kinds of values that it computes, with arguments and results
+        # by size: the largest number that positions along it are compared with
+        self._numbers = {}
 
     def arrays(self):
-        """The arguments that are arrays, as shapes of the small size."""
+        """The array arguments, as shapes of the reduced size."""
         found = []
         for place in self._places:
             leaf = self._leaves[place]
@@ -400,14 +414,16 @@ class _Step:
         return self._function(*args, **options)
 
     def look(self):
-        """Trace the function as it is, and keep the shapes and types of what it computes."""
+        """Trace the unchanged function, and keep the shapes and types of its values."""
         closed = self._jax.make_jaxpr(lambda arrays: self.call(arrays))(self.arrays())
         eqns = list(_eqns_in(closed.jaxpr))
         self.made = [*self.arrays(), *_arrays_in(eqns)]
         self._numbers = _numbers_in(eqns)
 
     def shrink(self):
-        """Make each size small with which the function still traces, alone or with others."""
+        """Reduce each size with which the function can still be traced, alone or together with
+        others.
+        """
         places = _places(self.arrays())
         inner = {
             size
@@ -433,8 +449,8 @@ class _Step:
         self._shrink_first_axes()
 
     def _shrink_first_axes(self):
-        """Make small what only counts arrays, though something else has the same size, as a batch
-        and heads. With a size of its own the axis shows whether it only counts.
+        """Reduce axes that only count arrays, even if something else has the same size, such as
+        batch and heads. With a unique size, an axis shows whether it only counts.
         """
         by_size = {}
         for place in self._places:
@@ -447,7 +463,7 @@ class _Step:
             self._shrink_by_itself(axes)
 
     def _shrink_by_itself(self, axes):
-        """Give axes a size that nothing else has, look at what is computed, and make them small."""
+        """Give axes a unique size, look at the values computed, and reduce the axes."""
         before = self._sizes
         if not self._traces_with(dict.fromkeys(axes, OWN)):
             return
@@ -458,9 +474,9 @@ class _Step:
         self._traces_with(dict.fromkeys(axes, small))
 
     def _shrink_some_axes(self, size, small):
-        """Make a size small on some of its axes only: a length that happens to equal a width which
-        the function has as a constant. Axes of arrays with the rarest shape come first, since data
-        have one and parameters share theirs.
+        """Reduce a size on some of its axes only, such as a length that equals a width which the
+        function has as a constant. Axes of the rarest shapes come first, because data have unique
+        shapes and parameters share theirs.
         """
         shapes = [self._leaves[place].shape for place in self._places]
         rarest = sorted(set(shapes), key=lambda shape: (shapes.count(shape), shape))
@@ -475,8 +491,8 @@ class _Step:
                 return
 
     def _shrink_together(self, sizes, least):
-        """Divide several sizes by the same number, as large as possible. One may be a multiple of
-        another one in the function, as with queries, keys and values of one product.
+        """Divide several sizes by the same number, as large as possible. In the function one may be
+        a multiple of another, as when one product makes queries, keys and values.
         """
         if len(sizes) < 2:
             return
@@ -490,18 +506,18 @@ class _Step:
                 return
 
     def _traces_with(self, sizes):
-        """Whether the function traces with other sizes. If so, keep them."""
+        """Whether the function can be traced with other sizes. If so, keep them."""
         before = self._sizes
         self._sizes = {**before, **sizes}
         try:
             self._jax.eval_shape(lambda arrays: self.call(arrays), self.arrays())
-        except Exception:  # of the function, which does not take these sizes
+        except Exception:  # the function does not accept these sizes
             self._sizes = before
             return False
         return True
 
     def shown(self):
-        """The sizes that were made small: ``2048 → 16``."""
+        """The sizes that were reduced: ``2048 → 16``."""
         found = []
         for key, small in self._sizes.items():
             size = key[0][key[1]] if isinstance(key, tuple) else key
@@ -510,13 +526,13 @@ class _Step:
         return ", ".join(dict.fromkeys(found))
 
     def values(self):
-        """Random arguments: numbers of normal size, so that products of them are so, too."""
+        """Random arguments. Numbers have a normal size, so that their products have too."""
         np = importlib.import_module("numpy")
         random = np.random.default_rng(0)
         trace = self._jax.make_jaxpr(self.call, return_shape=True)
         with jax_private.traced_only():
             closed, results = trace(self.arrays())
-        # before gigabytes are drawn for a step that is not compared
+        # check before drawing gigabytes for a step that is not compared
         _check_operations(sum(map(_operations_of, _eqns_in(closed.jaxpr))))
         kept = {
             (tuple(leaf.shape), str(leaf.dtype))
@@ -543,7 +559,7 @@ class _Step:
 
 
 def _keys(jax, array):
-    """Random keys of a shape, of the implementation that their type names."""
+    """Random keys of a shape, with the implementation that their type names."""
     found = []
     jax.eval_shape(lambda keys: found.append(jax.random.key_impl(keys)), array)
     key = jax.random.key(0, impl=found[0])
@@ -557,7 +573,7 @@ def _check_operations(count):
 
 
 def _check_memory(compiled):
-    """Refuse a function that takes too much memory; the CPU's compiler says how much."""
+    """Refuse a function that takes too much memory, according to the CPU's compiler."""
     analysis = compiled.memory_analysis()
     size = getattr(analysis, "temp_size_in_bytes", 0)
     if size > MOST_BYTES:
@@ -565,7 +581,7 @@ def _check_memory(compiled):
 
 
 def _operations_of(eqn):
-    """Operations of a matrix product, in a loop those of one iteration; 0 of anything else."""
+    """Operations of a matrix product, counted once in a loop; 0 for anything else."""
     if eqn.primitive.name != "dot_general":
         return 0
     (contracted, _), _ = eqn.params["dimension_numbers"]
@@ -575,7 +591,7 @@ def _operations_of(eqn):
 
 
 def _shown(random, shape):
-    """Truth values of a mask; most are true. The first on the last axis always is, so that each
+    """Truth values of a mask, mostly true. The first on the last axis is always true, so that each
     query sees a key.
     """
     shown = random.random(size=shape) < SHOWN
@@ -584,7 +600,7 @@ def _shown(random, shape):
 
 
 def _eqns_in(jaxpr):
-    """All operations of a traced function and of those in it."""
+    """All operations of a traced function and of the functions in it."""
     for eqn in jaxpr.eqns:
         yield eqn
         for inner in each_in(eqn.params.values()):
@@ -602,7 +618,7 @@ def _arrays_in(eqns):
 
 def _numbers_in(eqns):
     """The largest constant that integers are compared with, by the size of their last axis. It may
-    be a window, which no shorter length shows.
+    be a window, which would have no effect at shorter lengths.
     """
     found = {}
     for eqn in eqns:
@@ -618,7 +634,7 @@ def _numbers_in(eqns):
 
 
 def _places(arrays):
-    """Where each size is: pairs of an axis and how many there are."""
+    """The axes with each size: pairs of an axis and the number of such axes."""
     places = {}
     for array in arrays:
         for axis, size in enumerate(array.shape):
@@ -627,7 +643,7 @@ def _places(arrays):
 
 
 def _changed(values, change):
-    """Arguments with the floating-point ones changed."""
+    """Change the floating-point arguments."""
     found = []
     for value in values:
         if "float" in str(value.dtype):
@@ -637,8 +653,8 @@ def _changed(values, change):
 
 
 def _small(places, is_inner):
-    """What becomes of a size, by the axes of arguments that have it and the number of axes there;
-    `is_inner`: whether the step computes a value of which it is not the first, as scores.
+    """The reduced size, from the axes of arguments that have a size and their numbers. `is_inner`:
+    whether the step computes a value in which the size is not first, such as scores.
     """
     if any(axis > 0 for axis, _ in places):
         return SMALL
@@ -647,7 +663,7 @@ def _small(places, is_inner):
 
 
 class _Unsharded:
-    """Has a function traced for one device: its constraints on sharding mean nothing there."""
+    """Makes a function traceable for one device, by ignoring its sharding constraints."""
 
     def __init__(self, jax):
         self._lax = jax.lax
@@ -661,7 +677,7 @@ class _Unsharded:
 
 
 def _names(jax, found):
-    """Where the floating-point arrays of `_floats` are: ``gradient['layer']['w']``."""
+    """Names of the floating-point arrays of `_floats`: ``gradient['layer']['w']``."""
     tree = jax.tree_util
     names = []
     for path, leaf in tree.tree_flatten_with_path(found)[0]:
@@ -681,8 +697,8 @@ def _floats(jax, values):
 
 
 def _changes(jax, results, arguments):
-    """Results, less the argument with the same shape and type, of several the one at the same
-    place: next to a parameter its change by a gradient is too small to see.
+    """Results minus the argument of the same shape and type (at the same position, if several).
+    Next to a parameter, its change by a gradient is too small to see.
     """
     left = {}
     for argument in arguments:
@@ -698,15 +714,15 @@ def _changes(jax, results, arguments):
 
 
 def _quickly(lowered):
-    """A function compiled with the options of `QUICKLY`, if jaxlib takes them."""
+    """Compile a function with the options `QUICKLY`, if jaxlib takes them."""
     try:
         return lowered.compile(QUICKLY)
-    except RuntimeError:  # jaxlib 0.4.38 takes no list of passes
+    except RuntimeError:  # jaxlib 0.4.38 refuses a list of passes
         return lowered.compile()
 
 
 def _described(leaf):
-    """What identifies an argument at a small size: its shape and type, or all of it."""
+    """What identifies an argument at the reduced size: shape and type, or its value."""
     is_array = hasattr(leaf, "dtype")
     return (tuple(leaf.shape), leaf.dtype) if is_array else leaf
 
@@ -717,12 +733,12 @@ def _are_finite(parts):
 
 
 def _wide(array):
-    """An array of numbers whose squares do not overflow."""
+    """Convert an array to numbers whose squares do not overflow."""
     np = importlib.import_module("numpy")
     return np.asarray(array, np.float64)
 
 
 def _apart(one, other, size):
-    """How far apart two arrays are, relative to the size of the first; not finite if one is not."""
+    """The distance of two arrays, relative to the size of the first; not finite if one is not."""
     apart = importlib.import_module("numpy").linalg.norm(one - other)
     return float(apart / size) if size else float(apart)

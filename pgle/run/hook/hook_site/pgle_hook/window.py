@@ -1,5 +1,5 @@
-"""Which part of the program is traced (``auto``, ``steps:A-B``, ``seconds:N`` or ``all``), and by
-which profiler.
+"""The part of the program to trace (``auto``, ``steps:A-B``, ``seconds:N`` or ``all``), and the
+profiler.
 """
 
 import ctypes
@@ -13,32 +13,32 @@ from pgle_hook import warn
 WARM_STEPS = 3
 
 TRACED_STEPS = 5
-"""auto: steps, or executions at least, in the window; the trace shows later which are warm-up or a
-cut last step.
+"""auto: number of steps, or least number of executions, in the window. The trace later shows which
+are warm-up or cut off.
 """
 
-# without steps or executions to count: the program has settled when it has compiled nothing for so
-# long
+# seconds without a compilation after which a program has settled, if there are no steps or
+# executions to count
 QUIET_S = 3.0
 
 QUIET_PART = 0.1
-"""Where executions are counted a shorter time is enough: this share of the time from the first
-compilation to the last. What a program executes between its compilations, while it sets itself up,
-is not its step.
+"""If executions are counted, a shorter time is enough: this share of the time from the first
+compilation to the last. Executions between compilations of the setup are not steps.
 """
 
 TRACED_S = 5.0  # without step marks: length of the window
 
 LONGEST_S = 600.0
-"""Where executions are counted an execution closes the window. If none comes, it closes after this
-time: a window that opened too soon has to last until the step itself has been traced and compiled.
+"""If executions are counted, an execution closes the window. Without one, the window closes after
+these seconds. A window that opened too soon must last until the step has been compiled and traced.
 """
 
 LONGER = "let it run longer, or trace all of it: --window all"
 
 
 class TraceWindow:
-    """Decides when the profiler opens and closes; opens once. The launcher has checked the text.
+    """Decides when the profiler opens and closes. It opens once. The launcher has checked the text
+    of the window.
 
     Each method that takes an event returns ``open``, ``close`` or None.
     """
@@ -52,24 +52,25 @@ class TraceWindow:
             "done" if self.kind == "none" else "waiting"
         )  # then open, then done
         self._quiet_steps = 0
-        self._seen = None  # the first and the last marked step
+        self._seen = None  # numbers of the first and the last marked step
         self._traced = []  # marked steps in the window
         self._first_compile = self._last_compile = None
         self._counts = {}
         self._are_counted = False
-        self._opened_at = self._closed_at = None  # of a window that no mark opened
-        self._since = None  # from when its length counts
+        # times of a window that no mark opened
+        self._opened_at = self._closed_at = None
+        self._since = None  # time from which its length counts
         self._why_not = "not asked for" if self.kind == "none" else ""
 
     @property
     def wants_executions(self):
-        """Whether executions decide anything: not where the program marks its steps itself."""
+        """Whether executions decide anything. They do not if the program marks its steps."""
         if self.kind == "seconds":
             return self._state == "waiting"
         return self.kind == "auto" and self._state != "done" and self._seen is None
 
     def on_step(self, number, compiled):
-        """A marked step begins; `compiled`: something was compiled during the one before."""
+        """A marked step begins. `compiled`: something was compiled during the step before."""
         self._seen = (self._seen[0] if self._seen else number, number)
         if self.kind not in ("auto", "steps"):
             return None
@@ -93,9 +94,7 @@ class TraceWindow:
         return None
 
     def on_compile(self, seconds, now, heavy):
-        """Something was compiled in so many seconds; `heavy`: it took long, compared with the
-        others before.
-        """
+        """A compilation took so many seconds. `heavy`: that is long compared with those before."""
         if self._last_compile is None:
             self._first_compile = now - seconds
         self._last_compile = now
@@ -107,7 +106,7 @@ class TraceWindow:
             self._counts, self._since = (
                 {},
                 now,
-            )  # opened too soon: what the program is about begins now
+            )  # it opened too soon: the step is compiled only now
         return self._open() if self._state == "waiting" and self.kind == "all" else None
 
     def on_execution(self, now, module="step"):
@@ -149,16 +148,16 @@ class TraceWindow:
         return None
 
     def opened(self, now):
-        """The profiler records from now on; `on_time` counts from here."""
+        """The profiler records from now on, and `on_time` counts from here."""
         if not self._traced:
             self._opened_at = self._since = now
 
     def closed(self, now):
-        """The profiler was asked to stop."""
+        """The profiler has been asked to stop."""
         self._closed_at = now
 
     def give_up(self, why, undo=False):
-        """Do not open any more; `undo`: what was just opened does not count."""
+        """Do not open any more. With `undo`, a window that was just opened does not count."""
         if undo:
             self._traced, self._opened_at = [], None
         if undo or self._state != "done":
@@ -168,9 +167,7 @@ class TraceWindow:
             self._state = "done"
 
     def describe(self):
-        """What was traced, for the facts file; where nothing was, why, and what can be done about
-        it.
-        """
+        """Describe the traced part for the facts file, or why nothing was traced and what to do."""
         if self._traced:
             return {"steps": [self._traced[0], self._traced[-1]]}
         if self._opened_at is not None:
@@ -200,11 +197,11 @@ class TraceWindow:
 
     @property
     def _executions(self):
-        """How often the module ran that ran most often; 0 if none did."""
+        """Number of executions of the module that ran most often; 0 if none ran."""
         return max(self._counts.values(), default=0)
 
     def _is_timed(self):
-        """Whether time and executions close an open window, not marks."""
+        """Whether time and executions, not marks, close an open window."""
         return (
             self.kind == "auto"
             and self._state == "open"
@@ -213,7 +210,7 @@ class TraceWindow:
         )
 
     def _never(self):
-        """Why a window did not open until the end, and the remedy."""
+        """Say why a window never opened, and what to do."""
         if self._range and self._seen:
             why = "steps %d-%d never began; the program went from %d to %d" % (
                 *self._range,
@@ -246,7 +243,7 @@ class TraceWindow:
 
 # The profilers that a window opens: JAX's own, or the CUDA profiler range that nsys captures.
 
-SAID_S = 20.0  # after so long a line says what the program waits for
+SAID_S = 20.0  # seconds after which a line says what the program waits for
 STILL = (
     "jax's profiler is still writing its trace; with several GPUs and many "
     "kernels it takes minutes, "
@@ -260,7 +257,7 @@ class Profiler:
 
     Attributes:
         is_open: whether it records.
-        busy: whether it is being opened or closed: what jax.profiler does then is our doing.
+        busy: whether it is being opened or closed; then calls of jax.profiler are ours.
     """
 
     def __init__(self, capture, files, jax):
@@ -277,10 +274,10 @@ class Profiler:
         self._start, self._stop = (
             jax.profiler.start_trace,
             jax.profiler.stop_trace,
-        )  # ours: the program's are watched
+        )  # ours, since the program's are watched
 
     def open(self):
-        """Begin to record; a failure is a warning."""
+        """Begin to record. A failure is a warning."""
         self.busy = True
         try:
             self.is_open = self.is_open or self._begin()
@@ -288,7 +285,7 @@ class Profiler:
             self.busy = False
 
     def close(self):
-        """End recording, once the devices have done what the program has asked of them so far."""
+        """Wait for the devices to finish the program's work so far, then stop recording."""
         if self.is_open:
             self.is_open, self.busy = False, True
             try:
@@ -298,7 +295,7 @@ class Profiler:
                 self.busy = False
 
     def _begin_session(self):
-        try:  # one process of a rank traces: helpers do not add to the trace of the program
+        try:  # one process of a rank traces, without its helper processes
             os.close(
                 os.open(self._files.claim, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o644)
             )
@@ -309,13 +306,13 @@ class Profiler:
         options = {}
         make = getattr(
             self._jax.profiler, "ProfileOptions", None
-        )  # older releases have none
+        )  # older releases lack it
         if make is not None:
             options["profiler_options"] = make()
             options[
                 "profiler_options"
             ].python_tracer_level = (
-                0  # calls of Python cost time and are no use for costs
+                0  # tracing Python calls takes time, and costs do not need it
             )
         try:
             self._start(self._files.trace, **options)
@@ -329,7 +326,7 @@ class Profiler:
         warning.daemon = True
         with suppress(
             RuntimeError
-        ):  # at the end of a program Python 3.12 starts no thread any more
+        ):  # at a program's end Python 3.12 does not start threads
             warning.start()
         try:
             self._stop()
@@ -349,18 +346,20 @@ class Profiler:
 
 
 def _settle(jax):
-    """Wait for the devices: jax hands work over long before it is done, and a window is about work
-    done.
+    """Wait for the devices, because jax returns long before they finish, and a window is about
+    finished work.
     """
     for array in jax.live_arrays():
         try:
             array.block_until_ready()
-        except Exception:  # deleted or donated meanwhile
+        except Exception:  # arrays deleted or donated meanwhile
             continue
 
 
 def _cuda_runtime():
-    """The CUDA runtime of this process, by its path in the memory map, else by its usual names."""
+    """Find the CUDA runtime of this process, by its path in the memory map, else by its usual
+    names.
+    """
     names = []
     try:
         with open("/proc/self/maps") as maps:
