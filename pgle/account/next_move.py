@@ -61,6 +61,7 @@ BY_ADVISE = frozenset(
         OpportunityKind.DENSE_GRADIENT,
         OpportunityKind.REMAT,
         OpportunityKind.DONATION,
+        OpportunityKind.UNROLL,
     )
 )
 """Those of `OF_PROGRAM` that the command of `Move.ADVISE` tries without an edit by the user.
@@ -161,6 +162,8 @@ def next_move(known: Known) -> Move:
         return _after_change_on_gpu(known)
     if _is_edit(known):
         return Move.ADVISE if _is_tried_by_advise(known) else Move.EDIT
+    if known.lever is None and _is_tried_by_advise(known):
+        return Move.ADVISE
     if known.measured is Measured.TOO_SHORT:
         return Move.LENGTHEN
     if known.measured is Measured.SIMULATED and known.verdict is Verdict.FASTER:
@@ -202,8 +205,11 @@ def _is_edit(known: Known) -> bool:
 
 
 def _is_tried_by_advise(known: Known) -> bool:
-    """Whether the account's lever is an edit that `advise` can try, and nobody has tried yet."""
-    lever = known.lever
+    """Whether the account's lever is an edit that `advise` can try, and nobody has tried yet.
+    Without a lever, the largest opportunity that has only a bound counts.
+    """
+    account = known.account
+    lever = None if account is None else account.lever or account.unproven
     if lever is None or lever.tried or lever.not_tried:
         return False
     return lever.kind in BY_ADVISE

@@ -71,7 +71,8 @@ def headline(account: Account) -> tuple[str, Tone]:
         saves = saving_of(account, lever)
         tone: Tone = "warn" if share >= LARGE else ""
         step = account.base.short
-        return f"{lever.title}: saves {saves} of {step}, {lever.basis}", tone
+        words = f"{lever.title}: saves {saves} of {step}, {lever.basis}"
+        return f"{words}{_larger_bound(account, lever)}", tone
     unproven = account.unproven
     if unproven is not None:
         most = figures.share(account.share(unproven.most_us))
@@ -80,6 +81,17 @@ def headline(account: Account) -> tuple[str, Tone]:
     limit = figures.share(LEAST_GAIN)
     words = f"Nothing to gain above {limit} of the step: {bound_words(account)}"
     return words, "good"
+
+
+def _larger_bound(account: Account, lever: Opportunity) -> str:
+    """Name an edit of the program that may save more than the lever; empty if there is none."""
+    item = account.unproven
+    if item is None or item.kind not in OF_PROGRAM:
+        return ""
+    share = account.share(item.most_us)
+    if item.most_us <= lever.most_us or share < LARGE:
+        return ""
+    return f"; open: {lowered(item.title)} (at most {figures.share(share)})"
 
 
 def bound_words(account: Account) -> str:

@@ -12,7 +12,7 @@ from pgle.account.next_move import Move, Search, known_of
 from pgle.account.schedule_gains import pays
 from pgle.account.value import OpportunityKind
 from pgle.errors import shown, some
-from pgle.next import Following, Next, Sentence, quoted, to_way
+from pgle.next import Following, Next, Sentence, WayEnd, quoted, to_way
 from pgle.report import account, control
 from pgle.report.account import AccountDocument
 from pgle.report.control import RehearsalControl
@@ -202,6 +202,12 @@ def profile_words(result: Rehearsal) -> str:
     return f"the profile changes less than {figures.share(LEAST_GAIN)} of the step"
 
 
+BOUND_REMEDY = (
+    "mend what the warnings name, then rehearse: what the step takes beyond its lower bound is "
+    "unknown, and so is what is left to gain"
+)
+
+
 def advice(result: Rehearsal) -> Following:
     """Return a reason and what follows: a command, or a closing sentence."""
     if result.request.no_step:
@@ -220,7 +226,11 @@ def advice(result: Rehearsal) -> Following:
         Move.ADVISE: result.advise,
         Move.SEARCH: result.tune,
     }
-    return "", account.follow(known, commands)
+    follows = account.follow(known, commands)
+    is_done = isinstance(follows, Sentence) and follows.end is WayEnd.DONE
+    if result.lower_bound_why and is_done:
+        return "", Sentence.todo(BOUND_REMEDY)
+    return "", follows
 
 
 def span_finder(result: Rehearsal) -> account.SpanOf:

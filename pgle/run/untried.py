@@ -32,7 +32,7 @@ TRIED_BY: Mapping[OpportunityKind, Kind] = {
     OpportunityKind.CHUNKS: Kind.LOSS,
     OpportunityKind.SETTINGS: Kind.WORDS,
 }
-"""The alternatives that make the edit of an opportunity. The last three are opportunities only if a
+"""The alternatives that make the edit of an opportunity. The last two are opportunities only if a
 trial helps. Other opportunities have no alternative. `LOGITS` has none: a loss in chunks computes
 logits twice to save memory, so it does not show what fewer passes save.
 """

@@ -36,9 +36,10 @@ ATTENTION = account(
 SHOWN = Trial(0.3, 0.28, 0.31, "−30.0 %, attention cudnn, better", helps=True)
 TRIED = ATTENTION.with_trials({OpportunityKind.ATTENTION: SHOWN})
 REFUSED = ATTENTION.with_trials({OpportunityKind.ATTENTION: Refused("it is dropped")})
+LOOPS = account(opportunity(OpportunityKind.UNROLL, None, most=0.9))
 LOGITS = account(opportunity(OpportunityKind.LOGITS, 0.3))
 OPTIMIZER = account(opportunity(OpportunityKind.OPTIMIZER, 0.3))
-ACCOUNTS = (None, NOTHING, PROFILE, FLAGS, ATTENTION, LOGITS)
+ACCOUNTS = (None, NOTHING, PROFILE, FLAGS, ATTENTION, LOGITS, LOOPS)
 VERDICTS = tuple(Verdict)
 
 
@@ -193,3 +194,9 @@ def test_a_simulated_change_is_proven_on_gpus_from_the_limit_of_all_levers_on(
     known = known_of(timed, search=Search.IN_VAIN, account=profile)
     assert next_move(known) is move
     assert (profile.lever is not None) == timed.pays
+
+
+def test_an_edit_that_has_only_a_bound_is_tried_by_the_compiler_once() -> None:
+    assert next_move(Known(account=LOOPS)) is Move.ADVISE
+    vain = LOOPS.with_trials({OpportunityKind.UNROLL: VAIN})
+    assert next_move(Known(account=vain)) is not Move.ADVISE

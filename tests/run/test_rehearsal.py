@@ -9,7 +9,8 @@ import pytest
 from accounts import account, opportunity
 
 from pgle.account.value import OpportunityKind
-from pgle.report.rehearse import headline, profile_words
+from pgle.next import WayEnd
+from pgle.report.rehearse import advice, headline, profile_words
 from pgle.run.rehearse import Rehearsal
 from pgle.schedule.control import Controlled
 from pgle.schedule.predict import Gain
@@ -63,3 +64,12 @@ def test_a_profile_whose_sign_hangs_on_kernels_says_so_next_to_a_larger_lever() 
     assert words.endswith(f". The {depends}")
     sides = "the step gets 1.2 % longer or 1.4 % shorter"
     assert profile_words(found) == f"the {depends}: {sides}"
+
+
+def test_a_lower_bound_with_nothing_to_gain_leads_to_what_the_warnings_name() -> None:
+    found = rehearsed(UNKNOWN)
+    found.account = account()
+    found.run = found.tune = found.measure = found.advise = None
+    _, follows = advice(found)
+    assert follows.end is WayEnd.TODO
+    assert "what the warnings name" in str(follows)

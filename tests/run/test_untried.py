@@ -93,11 +93,7 @@ def test_what_the_budget_left_out_leads_to_advise_with_a_larger_one() -> None:
 
 def test_an_answer_leads_to_advise_only_for_what_an_alternative_edits() -> None:
     others = {OpportunityKind.FLAGS, OpportunityKind.KEEP_LESS}
-    only_shown = {
-        OpportunityKind.UNROLL,
-        OpportunityKind.CHUNKS,
-        OpportunityKind.SETTINGS,
-    }
+    only_shown = {OpportunityKind.CHUNKS, OpportunityKind.SETTINGS}
     assert TRIED_BY.keys() - others - only_shown == BY_ADVISE
 
 

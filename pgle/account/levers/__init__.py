@@ -11,6 +11,7 @@ from pgle.account.levers import (
     dense_gradient,
     donation,
     logits,
+    loops,
     optimizer,
     precision,
     remat,
@@ -37,6 +38,7 @@ LEVERS: tuple[tuple[Lever, ...], ...] = (
     (donation.find,),
     (remat.find,),
     (optimizer.find,),
+    (loops.find,),
     (remat.find_room,),
 )
 """A function for each edit, which returns its opportunity, or None if the edit does not apply.
