@@ -66,8 +66,6 @@ STEP = "step"
 PROGRAM = "program"
 """Formats of an argument. `PROGRAM` takes modules or the words of a program. `STEP` takes a module,
 a folder or a run directory, and starts nothing.
-
-Of `STEP` a text is a module, a folder or a run directory, and the library starts nothing.
 """
 
 

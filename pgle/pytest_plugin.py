@@ -206,8 +206,6 @@ def _snapshot(found: Rehearsal) -> Snapshot:
 def _baseline_path(node: Any, folder: str | None, name: str) -> Path:
     """Return the baseline file of a test, with a readable name that is the same on every machine.
     If one folder holds all baselines, the name includes the folder of the test.
-
-    A folder of all baselines needs the folder of the test in the name, too.
     """
     test_file, _, test = node.nodeid.partition("::")
     if folder is None:

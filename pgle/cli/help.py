@@ -46,8 +46,6 @@ SECTIONS: dict[str, str] = {
 }
 """The `--help` group of each option, by the option's name, the same in every command. Options
 without a group come first. Groups have the order of this list, their options that of the command.
-
-The groups have the order of the page. The options of a group have the order of the command.
 """
 _SECTION_OF: dict[str, str] = {}
 for _section, _names in SECTIONS.items():

@@ -38,8 +38,6 @@ def _stage(
 ) -> StageRequest:
     """Make a stage from a command's options. With ``--json`` the results go to stdout, and the
     program's output to stderr.
-
-    With ``--json`` stdout is for results, and the program's own goes to stderr.
     """
     from pgle.run.directory.directory import RunDirectory
     from pgle.run.stages.stage import StageRequest

@@ -435,8 +435,6 @@ def summary(found: Comparison, checks: Sequence[LimitCheck]) -> str:
 def outputs(found: Comparison, checks: Sequence[LimitCheck]) -> dict[str, str]:
     """The outputs of the step: verdict, ok, ratio, change, ci-low, ci-high, p, minimum-detectable,
     message. ``ok`` is true, false or cannot-tell.
-
-    ``ok`` is true, false or cannot-tell.
     """
     outcome = overall(checks)
     ok = {Outcome.OK: "true", Outcome.FAIL: "false"}.get(outcome, outcome.value)

@@ -386,7 +386,7 @@ def read_page(path: AnyPath) -> Page:
 
 
 def _encodable(value: Any) -> Any:
-    """Escape names in a document that UTF-8 cannot encode: ``\ud800``."""
+    """Escape names in a document that UTF-8 cannot encode: ``\\ud800``."""
     if isinstance(value, str):
         return value.encode(errors="backslashreplace").decode()
     if isinstance(value, dict):

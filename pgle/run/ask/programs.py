@@ -13,8 +13,6 @@ def ran(
 ) -> subprocess.CompletedProcess[str]:
     """Run a program to its end, with any exit code. Return its output as text. `how` has further
     arguments of `subprocess.run`.
-
-    `how` has further arguments of `subprocess.run`.
     """
     return subprocess.run(
         words, capture_output=True, text=True, errors="replace", check=False, **how

@@ -354,8 +354,6 @@ def _locked(path: Path) -> Iterator[None]:
 def waiting(run: RunDirectory, stage: str, aside: str, *, force: bool) -> str:
     """Return the folder to restore if the new run of a stage fails: `aside`, if the run in it had
     finished. With `force` return nothing, because the user wants nothing from earlier runs.
-
-    With `force` the user wants nothing taken over from earlier runs.
     """
     last = read_manifest(run.path).last(stage)
     return aside if last is not None and last.is_done and not force else ""

@@ -18,9 +18,6 @@ ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 class Ending:
     """Whether a signal has asked to end. While `interrupts` is set, the signal interrupts the work
     as usual. Otherwise it is only noted, so that no step is left half done.
-
-    It interrupts the work as it does without this, as long as `interrupts`. Otherwise it is noted,
-    so that nothing stays half done.
     """
 
     interrupts: bool = True  # nothing is known yet, so a signal ends everything

@@ -88,8 +88,6 @@ def _leave_out_unknown(
 ) -> tuple[FlagPlan, tuple[FlagFinding, ...]]:
     """Remove our flags that the installed jaxlib rejects, with a finding for each. The user's
     rejected flags stay, with a finding, too.
-
-    The user's flags stay, but a rejected one is a finding, too.
     """
     asked = probe([*plan.flags, *user.flags], python)
     kept = [flag for flag in plan.flags if _is_known(flag, asked)]

@@ -83,8 +83,6 @@ def given_flags(
 def flags_with(own: str) -> tuple[Flag, ...]:
     """Return the flags of a captured program: the user's, then `own`, which win. `own` is the
     XLA_FLAGS that the program set.
-
-    `own` is the XLA_FLAGS that the program had.
     """
     its_flags = user_flags({"XLA_FLAGS": own}).flags
     set_there = [flag for flag in its_flags if flag.name not in OF_CPUS]

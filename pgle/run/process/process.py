@@ -345,8 +345,6 @@ def mentions(text: bytes, words: Collection[bytes]) -> bool:
 def _try(name: str, broken: set[str], action: Callable[[], object]) -> None:
     """Call `action`, unless an action of this name failed before: on a full disk, or a closed
     terminal. Raises `BrokenPipeError` if the reader is gone.
-
-    Raises `BrokenPipeError` where the reader went away.
     """
     if name in broken:
         return
@@ -451,9 +449,6 @@ def _begin(
 def _end_with_owner() -> None:
     """End this process when its owner is gone. A killed owner cannot say so: other workers hold the
     task queue open, and the system's parent is the fork server.
-
-    The queue of tasks never ends, since other workers hold it open, and the parent by the system is
-    the fork server.
     """
     from multiprocessing import connection, parent_process
 

@@ -108,8 +108,6 @@ def run_held(
 ) -> StageResult:
     """Run a stage in a run directory that this process has locked. `again` and `force` as in
     `RealBackEnd.run`.
-
-    `again` and `force` are as in `RealBackEnd.run`.
     """
     if request.profile is not None:
         request = replace(

@@ -165,8 +165,6 @@ def after_import(name, then):
 def watch(owner, name, before=None, after=None):
     """Call `before` with the arguments of every call of a function, and `after` when it has
     returned or raised. Return whether the function exists.
-
-    Returns whether there is the function.
     """
     call = getattr(owner, name, None)
     if call is None:

@@ -499,9 +499,6 @@ def _propagated(module):
     """Return a copy with shardings propagated as XLA does with Shardy; None for a module without
     Shardy. In jaxlib 0.9.2 the pipeline crashes the process for scans and for differentiated
     `shard_map`.
-
-    The pipeline crashes the process in jaxlib 0.9.2, for a scan and for a `shard_map` that is
-    differentiated.
     """
     uses_shardy = any(
         item.operation.name == "sdy.mesh" for item in module.body.operations
