@@ -1,4 +1,4 @@
-"""What the compiler says of a program's alternatives: a live line, a page, and its JSON."""
+"""The results of `advise`: a live line, a page, and its JSON."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ from pgle.schedule.verdict import Verdict
 from pgle.worth import LEAST_GAIN
 
 AT_START = OF_COMMAND | {Kind.FLAGS}
-"""Kinds that no file of the program needs."""
+"""Kinds of alternatives that change no file of the program."""
 
 NOT_COMPARED = "values not compared"
 
@@ -59,7 +59,7 @@ IN_EDITS = (
 )
 
 
-MOST_LEFT = 3  # places that are left as they are, in a note
+MOST_LEFT = 3  # most unchanged places that a note lists
 
 AS_IT_IS = "as it is"
 _HEADS = (
@@ -84,7 +84,7 @@ _TONES: dict[Verdict, Tone] = {
 def advise_page(
     found: Advised, following: Commands, picture: Path | None = None
 ) -> Page:
-    """The alternatives, ranked, and what to write for the best."""
+    """Show the alternatives, ranked, and what to write for the best."""
     words, tone = headline(found)
     module = found.base.compiled.scheduled
     shown = "" if picture is None else f"Page: {near(picture)}"
@@ -122,7 +122,7 @@ def advise_page(
 
 
 def _costs(found: Advised) -> str:
-    """What the figures are made of, in words."""
+    """Name the kinds of costs behind the figures."""
     return f"predicted from {found.base.costs_are} costs"
 
 
@@ -137,7 +137,7 @@ METHOD = (
 
 
 def headline(found: Advised) -> tuple[str, Tone]:
-    """The answer in one line, and its tone."""
+    """Return the answer in one line, and its tone."""
     best = found.best
     least = figures.share(LEAST_GAIN)
     if found.request.no_step:
@@ -168,7 +168,9 @@ def headline(found: Advised) -> tuple[str, Tone]:
 
 
 def _shortens(found: Advised, best: Attempt) -> str:
-    """What the best saves: of the step, or of the time for each element if it takes other data."""
+    """Say what the best saves: part of the step, or of the time per unit of data if it takes other
+    data.
+    """
     shorter = _saving(best)
     if best.work == 1 or best.tried is None:
         return f" shortens the step by about {shorter}"
@@ -182,7 +184,7 @@ FOR_EACH = "the time for each element of the data"
 
 
 def _untried(found: Advised, left: Untried) -> str:
-    """An opportunity with what it may save, and why nobody tried it."""
+    """Name an opportunity, what it may save, and why nobody tried it."""
     suffices = f" (--budget {found.budget})" if left.why == OVER_BUDGET else ""
     why = f"{left.why}{suffices}"
     if left.opportunity is None:
@@ -191,11 +193,11 @@ def _untried(found: Advised, left: Untried) -> str:
     return f"{left.what} (saves {saves} of the step): {why}"
 
 
-MOST_SHOWN = 6  # alternatives in the picture
+MOST_SHOWN = 6  # most alternatives in the picture
 
 
 def _chart(found: Advised) -> Chart:
-    """The step as it is, and with the alternatives, all on one axis."""
+    """Draw the unchanged step and the steps of the alternatives on one axis."""
     compiled = [(item.name, item.tried) for item in found.ranked if item.tried]
     steps = [(AS_IT_IS, found.base), *compiled[:MOST_SHOWN]]
     most_us = max(tried.step_us for _, tried in steps)
@@ -217,8 +219,8 @@ def _chart(found: Advised) -> Chart:
 
 
 def _table(found: Advised) -> Table:
-    """The program as it is, and every alternative; one that reads like a gain and is none has the
-    reason in a row under it.
+    """A table of the unchanged program and every alternative. If an alternative looks like a gain
+    and is not one, the next row has the reason.
     """
     rows: list[tuple[Value, ...]] = [
         (AS_IT_IS, *_figures(found.base), "", _profiled(found.base))
@@ -234,20 +236,20 @@ def _table(found: Advised) -> Table:
 
 
 def _reads_like_gain(item: Attempt) -> bool:
-    """Whether a step is shorter, and the reason why it is no gain is not in its figures."""
+    """Whether a step is shorter without being a gain, for a reason that its figures do not show."""
     is_shorter = item.gained is not None and item.gained.first.share > 0
     return is_shorter and bool(item.why) and not item.helps
 
 
 def _why(item: Attempt) -> str:
-    """Why an alternative is not proposed, and what limits it if it is one change."""
+    """Say why an alternative is not proposed; for a single change, also what limits it."""
     is_open = item.verdict is not Verdict.WORSE and len(item.changes) == 1
     limits = _limits(item.changes) if is_open else ()
     return "; ".join((item.why, *limits))
 
 
 def _profiled(tried: Tried | None) -> Value:
-    """The part of a step whose cost is the profile's; empty if nothing is known of that."""
+    """Say which part of a step has costs from the profile; empty if unknown."""
     if tried is None or tried.profiled_share is None:
         return ""
     return tried.profiled_share
@@ -256,7 +258,7 @@ def _profiled(tried: Tried | None) -> Value:
 def _figures(
     tried: Tried, change: Value = "", control: Value = ""
 ) -> tuple[Value, ...]:
-    """Cells of a step: its time, its change by both compilations, exposed time and memory."""
+    """The cells of a step: time, change in both compilations, exposed time, memory."""
     exposed = Cell(tried.prediction.exposed_us, "exposed")
     return tried.step_us, change, control, exposed, tried.memory_bytes or ""
 
@@ -272,7 +274,7 @@ def _row(item: Attempt) -> tuple[Value, ...]:
 
 
 def _at(item: Attempt) -> str:
-    """Where a single alternative is, for a table."""
+    """The place of a single alternative, for a table."""
     if len(item.changes) != 1 or item.changes[0].kind in AT_START:
         return ""
     where = item.changes[0].where
@@ -280,7 +282,7 @@ def _at(item: Attempt) -> str:
 
 
 def _notes(found: Advised) -> Iterator[str]:
-    """Why others are not proposed, and what was left out."""
+    """Say why others are not proposed, and what was left out."""
     for item in found.ranked:
         if item.why and not _reads_like_gain(item):
             yield f"{item.name}{_at(item)}: {_why(item)}"
@@ -302,18 +304,18 @@ def _notes(found: Advised) -> Iterator[str]:
 
 
 def _limits(changes: Sequence[Alternative]) -> tuple[str, ...]:
-    """When changes hold, or what they may cost other models or data."""
+    """Say when changes hold, or what they may cost other models or data."""
     return tuple(change.limit for change in changes if change.limit)
 
 
 def _left_alone(found: Advised) -> Iterator[str]:
-    """What was found and has no alternative, and why."""
+    """Name what was found but has no alternative, and why."""
     for site in found.left_alone:
         yield f"{site.kind} at {site.where} ({site.why})"
 
 
 def _left(found: Advised) -> Iterator[str]:
-    """What was not tried, unless the headline says it."""
+    """Name what was not tried, unless the headline does."""
     names_budget = found.interrupted
     if found.open is not None and (found.best or found.interrupted):
         yield _untried(found, found.open)
@@ -326,7 +328,7 @@ def _left(found: Advised) -> Iterator[str]:
 
 
 def _values_note(item: Attempt) -> Iterator[str]:
-    """What is known of the values of an alternative that changes them."""
+    """Say what is known about the values of an alternative that changes them."""
     values = item.values
     if values is None or item.same_as:
         return
@@ -347,7 +349,7 @@ def _values_note(item: Attempt) -> Iterator[str]:
 
 
 def _compared(values: ComparedValues) -> str:
-    """What was compared, in words."""
+    """Say what was compared."""
     noisy = f" ({values.noisy:,} too sensitive to say)" if values.noisy else ""
     if not values.seen:
         return many(values.results, "result") + noisy
@@ -355,7 +357,7 @@ def _compared(values: ComparedValues) -> str:
 
 
 def _stand_in(item: Attempt) -> str:
-    """What computed in place of what only a GPU has."""
+    """Name the computation that replaced one that only a GPU has."""
     if any(change.kind == Kind.ATTENTION for change in item.changes):
         return (
             "with 64 bits a number, where XLA's attention stands in for cuDNN's kernel"
@@ -366,7 +368,7 @@ def _stand_in(item: Attempt) -> str:
 
 
 def _actions(found: Advised) -> tuple[Advice, ...]:
-    """What comes first, then the edits of the best, each with what it saves after those above
+    """Advise what comes first, then the edits of the best, each with its saving after those above
     it.
     """
     first = account.firsts(found.account)
@@ -390,14 +392,16 @@ def _actions(found: Advised) -> tuple[Advice, ...]:
 
 
 def _short(change: Alternative) -> str:
-    """What to write, or where its lines are: several do not fit on a screen."""
+    """What to write, or where the page has it: several lines do not fit on a screen."""
     if len(change.edit) <= LONGEST:
         return change.edit
     return f"{change.name} as --section edits has it"
 
 
 def _saving_after(item: Attempt, before: Attempt | None) -> Saving | None:
-    """What an attempt saves more than the one before it, as a share of the program as it is."""
+    """The additional saving of an attempt over the one before it, as a share of the unchanged
+    step.
+    """
     if before is None:
         return _saving(item)
     more = item.least - before.least
@@ -409,20 +413,22 @@ def _saving_after(item: Attempt, before: Attempt | None) -> Saving | None:
 
 
 def _saving(item: Attempt) -> Saving | None:
-    """What it saves of the step; None if it was not compiled, or only fits."""
+    """The saving of an attempt; None if it was not compiled, or gains nothing."""
     if item.gained is None or item.least <= 0:
         return None
     return _saving_by(item.gained)
 
 
 def _saving_by(gained: Controlled) -> Saving:
-    """The smaller gain of both compilations, with the range of both."""
+    """The smaller gain of two compilations, with the range over both."""
     answer = gained.answer
     return Saving(min(gained.shares), answer.low, answer.high)
 
 
 def _range(item: Attempt) -> tuple[float, float] | None:
-    """Ends of the change of the step as a share, over both compilations; None: not compiled."""
+    """The least and largest change of the step over both compilations, as shares; None: not
+    compiled.
+    """
     if item.gained is None:
         return None
     answer = item.gained.answer
@@ -430,7 +436,7 @@ def _range(item: Attempt) -> tuple[float, float] | None:
 
 
 def _edits(found: Advised) -> Iterator[Part]:
-    """What to write for each alternative, as it is: a line that is broken cannot be pasted."""
+    """The text to write for each alternative, unwrapped, because a broken line cannot be pasted."""
     yield Prose(IN_EDITS)
     for item in found.ranked:
         change = item.changes[-1]
@@ -445,7 +451,7 @@ def _edits(found: Advised) -> Iterator[Part]:
 
 
 def commands(found: Advised) -> Commands:
-    """The run that proves the best; the end if nothing helps."""
+    """Return the run that proves the best; a closing sentence if nothing helps."""
     if found.request.no_step:
         return (Sentence.todo(STEP_REMEDY),)
     if found.account.first is not None and not found.interrupted:
@@ -473,8 +479,8 @@ def commands(found: Advised) -> Commands:
 
 
 def _is_of_account(found: Advised) -> bool:
-    """Whether the best is made of edits whose trials the account has, as all answers on the run
-    directory know it.
+    """Whether the account, and so every answer on the run directory, knows the trials of the best's
+    edits.
     """
     if found.best is None or found.interrupted:
         return False
@@ -485,7 +491,7 @@ def _is_of_account(found: Advised) -> bool:
 
 @contextmanager
 def trying() -> Iterator[tuple[OnAttempt, OnPhase]]:
-    """One live line: alternative k of n, and what compiles."""
+    """Show a live line: alternative k of n, and what compiles."""
     with live("starting XLA's compiler") as line, phases(line) as on_phase:
 
         def on_attempt(what: str, number: int, of: int) -> None:
@@ -498,7 +504,7 @@ def trying() -> Iterator[tuple[OnAttempt, OnPhase]]:
 
 
 class StepFigures(Document):
-    """What was predicted of a step; None in every field if it was not compiled."""
+    """The prediction of a step; every field is None if it was not compiled."""
 
     step_us: float | None = None
     interval_us: tuple[float, float | None] | None = None
@@ -516,12 +522,12 @@ class TriedChange(Document):
     where: str
     value: str
     edit: str
-    library: str  # file of an installed library that makes the call; empty: none
+    library: str  # file of an installed library that makes the call; empty: no library
     limit: str  # when it holds, or what it may cost other models or data
 
 
 class Alternatives(Document):
-    """What was tried; the words of several changes are joined."""
+    """The changes of an attempt; the texts of several changes are joined."""
 
     kind: str
     where: str
@@ -530,12 +536,12 @@ class Alternatives(Document):
 
 
 class JudgedAttempt(Document):
-    """What became of it; `change` and `range` are shares of the step."""
+    """The result of an attempt; `change` and `range` are shares of the step."""
 
     change: float | None
     values_compared: bool
-    # of the step with the alternative against as it is, at a small size on the CPU; null: it
-    # computes the same, or nobody compared
+    # of the step with and without the alternative, at a small size on the CPU; null: it computes
+    # the same, or values were not compared
     values: ComparedValues | None
     range: tuple[float, float] | None
     same_as: str
@@ -544,7 +550,7 @@ class JudgedAttempt(Document):
 
 
 class TriedAlternatives(Document):
-    """One attempt: what was tried, its step, and what became of it."""
+    """An attempt: its changes, its step, and its result."""
 
     alternatives: Alternatives = flat()
     figures: StepFigures = flat()
@@ -556,14 +562,14 @@ class UntriedDocument(Document):
 
     what: str
     why: str
-    how: str  # to try it: a command to paste, or what to write
-    # shares of the step that an opportunity saves; null: nobody knows
+    how: str  # how to try it: a command to paste, or what to write
+    # shares of the step that an opportunity saves; null: unknown
     expected: float | None
     most: float | None
 
 
 class LeftAlone(Document):
-    """What was found in the program and stays as it is."""
+    """A part of the program that was found and stays unchanged."""
 
     kind: str
     where: str
@@ -575,20 +581,21 @@ class AdvisedAttempts(Document):
 
     tried: tuple[TriedAlternatives, ...]
     best: TriedAlternatives | None
-    unchanged: tuple[str, ...]  # what was tried and changes nothing in the step
+    #: alternatives that were tried and do not change the step
+    unchanged: tuple[str, ...]
     left: int
     left_sites: int
-    # alternatives that cannot be made of what was given, and why; empty: all can
+    # alternatives that this input does not allow, and why; empty: all are possible
     left_out: str
     interrupted: bool
     untried: tuple[UntriedDocument, ...]
-    # what was found and has no alternative
+    # parts of the program without an alternative
     left_alone: tuple[LeftAlone, ...]
     warnings: tuple[str, ...]
 
 
 class AdviseDocument(Document):
-    """``pgle.advise/1``: the step as it is, then every attempt."""
+    """``pgle.advise/1``: the unchanged step, then every attempt."""
 
     module: str
     figures: StepFigures = flat()
@@ -599,7 +606,7 @@ class AdviseDocument(Document):
 
 
 def document(found: Advised, page: Path) -> AdviseDocument:
-    """The step, what was tried on it, and the best."""
+    """The unchanged step, the attempts, and the best of them."""
     compiled = found.base.compiled
     return AdviseDocument.of_value(
         compiled,

@@ -1,4 +1,4 @@
-"""The commands that lead on from an answer; the first is the one to type now."""
+"""The next commands after an answer; the first is the one to type now."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from pgle.steps.compare import Comparison, LimitCheck
     from pgle.xla.log.verdict import LogVerdict
 
-DUMP = "DUMP"  # the HLO dump of a job, if none was named
+DUMP = "DUMP"  # stands for a job's HLO dump if none was named
 
 NO_DUMP = Sentence.todo(
     "give the profile to the job in --xla_gpu_pgle_profile_file_or_directory_path; "
@@ -34,15 +34,16 @@ def way_in_run(
     *,
     is_judged: bool = False,
 ) -> Commands:
-    """Return what follows in a run directory: every answer on it leads to the same step, by the
-    same facts. It reads and compares step times and prices a step, so an answer asks once.
+    """Return what follows in a run directory. Every answer on it uses the same facts, and so leads
+    to the same step. This reads and compares step times and prices a step, so an answer calls it
+    once.
 
     Args:
-        found: the comparison of its stages, if it is known already.
-        shown: what trying edits of its program has shown, if it is known already.
-        is_judged: its stages are known to be whole, and XLA to use the profile.
+        found: the comparison of its stages, if the caller has it.
+        shown: the trials of its program's edits, if the caller has them.
+        is_judged: whether the caller knows that all stages are complete and XLA uses the profile.
     """
-    # an answer on no run directory needs none of this
+    # answers outside a run directory do not need these imports
     from pgle.report.next_in_run import way_of_run
     from pgle.run.known_run import known_of_run
 
@@ -50,7 +51,7 @@ def way_in_run(
 
 
 def after_conversion(profile: AnyPath, hlo: Sequence[AnyPath]) -> Commands:
-    """Check the profile against the module; if no HLO is known, look at the costs."""
+    """Check the profile against the module; if no HLO is known, show the profile."""
     if not hlo:
         return (Next.of("show", profile),)
     dumps = chain.from_iterable(("--hlo", path) for path in hlo)
@@ -58,7 +59,7 @@ def after_conversion(profile: AnyPath, hlo: Sequence[AnyPath]) -> Commands:
 
 
 def after_verification(profile: AnyPath, hlo: Sequence[AnyPath]) -> Commands:
-    """Run with a profile that fits; outside a run directory predict its effect first."""
+    """Run with the verified profile; outside a run directory predict its effect first."""
     run = run_of_profile(profile)
     if run is not None:
         return way_in_run(run)
@@ -66,8 +67,8 @@ def after_verification(profile: AnyPath, hlo: Sequence[AnyPath]) -> Commands:
 
 
 def in_run_of(profile: AnyPath, commands: Commands) -> Commands:
-    """The same commands; one that profiles a program does so as the run directory of a profile
-    recorded it.
+    """Return the same commands. A command that profiles a program uses the run directory recorded
+    in a profile.
     """
     run = run_of_profile(profile)
     if run is None:
@@ -89,9 +90,9 @@ def after_summary(
     """Check a profile against its modules.
 
     Args:
-        profile: that was looked at.
-        modules: its modules, their fingerprints by name; a dump of them is looked for in its folder
-            and in its run.
+        profile: the profile that was shown.
+        modules: fingerprints of its modules, by name. Their dump is searched in the profile's
+            folder and run.
     """
     from pgle.run.inputs.folder import dump_near
 
@@ -105,8 +106,8 @@ def after_summary(
 
 
 def after_confirmation(log: AnyPath, found: LogVerdict) -> Commands:
-    """Ask whether it is faster; a profile that was not used is checked first, in a run directory by
-    what all answers on it know.
+    """Ask whether the profile makes the step faster. If XLA did not use it, check it first. In a
+    run directory return its next move.
     """
     run = run_of_log(log)
     if run is not None:
@@ -119,8 +120,8 @@ def after_confirmation(log: AnyPath, found: LogVerdict) -> Commands:
 
 
 def after_ranks(paths: Sequence[AnyPath], found: Ranks) -> Commands:
-    """Mend what keeps ranks from one order, or what hides it; in a run directory of ranks that
-    agree do as all answers on it say.
+    """Fix what makes ranks disagree, or what hides it. If the ranks of a run directory agree,
+    return its next move.
     """
     again = Next.of("ranks", *paths)
     if found.differences:
@@ -140,12 +141,12 @@ def after_ranks(paths: Sequence[AnyPath], found: Ranks) -> Commands:
 def after_comparison(
     found: Comparison, checks: Sequence[LimitCheck] = (), more: Sequence[object] = ()
 ) -> Commands:
-    """By the verdict: keep a faster setting, analyze a slower one, run more if undecided.
+    """Follow the verdict: keep a faster setting, analyze a slower one, run more if undecided.
 
     Args:
         found: the comparison.
-        checks: of it; one that cannot tell asks for more runs.
-        more: the words after ``pgle compare`` that run more of both sides, if they are known.
+        checks: its limits; an undecided limit asks for more runs.
+        more: the words after ``pgle compare`` that run both sides again, if known.
     """
     from pgle.run.compare import compared_run, run_of_pairs
     from pgle.steps.compare import explanation
@@ -165,13 +166,13 @@ def after_comparison(
 
 
 def after_entry(path: Path) -> Commands:
-    """Return the option with which a comparison takes the launch spread from a history."""
+    """Return the option that makes a comparison take the launch spread from a history."""
     option = Next(("--history", str(path)))
     return (Sentence.todo("give it to a comparison with ", option),)
 
 
 def after_lint(flags: Sequence[str], file: str | None, *, clean: bool) -> Commands:
-    """Rehearse with correct flags; the answer has remedies for the others."""
+    """Rehearse with correct flags. For wrong flags the answer already has remedies."""
     if not clean:
         return ()
     given = tuple(f"--flag={flag}" for flag in flags)
@@ -182,13 +183,13 @@ def after_lint(flags: Sequence[str], file: str | None, *, clean: bool) -> Comman
 
 
 def run_of_log(log: AnyPath) -> RunDirectory | None:
-    """The run directory that a log, or a folder with one, belongs to; None if it is of none."""
+    """Return the run directory of a log, or of a folder with one; None without one."""
     stage = stage_of(log) or stage_of(log.parent)
     return None if stage is None else stage.run
 
 
 def run_of_profile(profile: AnyPath) -> RunDirectory | None:
-    """The run directory that a profile belongs to; None if it is not the profile of one."""
+    """Return the run directory of a profile; None if it does not belong to one."""
     path = Path(str(profile))
     run = RunDirectory(path.parent)
     is_of_run = run.is_recorded and path.stem == run.profile.stem

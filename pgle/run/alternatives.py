@@ -76,7 +76,7 @@ EXPLICIT = "explicit"
 """Replaces a setting of a scan: its mesh has explicit axes."""
 
 PLACED = "place the batch so, too, and each device loads its part alone"
-"""What dividing the batch in the step leaves: each device gets all of it."""
+"""Advice, because dividing the batch only within the step still sends all of it to each device."""
 
 EXPLICIT_AXES = "the mesh has explicit axes, so that types say how a carry is divided"
 
@@ -189,7 +189,7 @@ class Kind(StrEnum):
     )
     ATTENTION = "attention"
     REMAT = "remat"
-    CHECKPOINT = "checkpoint"  # of a scan's body that has none
+    CHECKPOINT = "checkpoint"  # of a scan's body without one
     UNROLL = "unroll"
     LOOKUP = "lookup"  # of rows; the gradient is a scatter
     LOSS = "loss"  # over many words
@@ -214,7 +214,7 @@ CHANGES_VALUES = frozenset(
 """Kinds that may round differently. All others compute the same values."""
 
 ROUNDING = frozenset((Kind.PRECISION, Kind.CAST))
-"""Kinds that round what products take. Each does all that another of them would."""
+"""Kinds that round the operands of products. Each has the full effect of the other."""
 
 OF_COMMAND = frozenset((Kind.WORDS, Kind.VARIED))
 """Kinds that change words of the command. The hook does nothing for them."""

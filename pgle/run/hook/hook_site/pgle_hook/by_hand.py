@@ -364,8 +364,8 @@ def _through(found, value, names, *others):
 
 
 def _keeps_digits(node):
-    """Whether a cast, a transpose or a reshape rounds no more than a fused call may. Rounding to
-    eight bits or integers is part of the program.
+    """Whether a cast, transpose or reshape rounds no more than a fused call may. If the program
+    rounds to eight bits or integers, that must stay.
     """
     return {str(node.outs[0].dtype), str(node.ins[0].dtype)} <= USUAL
 

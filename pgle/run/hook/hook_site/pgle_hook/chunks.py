@@ -77,10 +77,10 @@ class _UnfitError(Exception):
 
 
 def find(jax, graph, count, checkpoint, least_words=LEAST_WORDS):
-    """The losses of a graph that can be computed in chunks.
+    """Find the losses of a graph that can be computed in chunks.
 
     Args:
-        count: of chunks.
+        count: number of chunks.
         checkpoint: `jax.checkpoint`.
 
     Returns:
@@ -132,7 +132,7 @@ def _has_softmax(graph, product):
 
 
 class _Tokens:
-    """How values hold the tokens of a loss: on their leading axes, of which the last is split into
+    """How values hold the tokens of a loss: on their leading axes. The last of these is split into
     chunks. A value with all of them is *led* by them.
     """
 
@@ -173,8 +173,8 @@ class _Tokens:
 
     def split(self, jax, array, count, length):
         """Chunks of tokens on a new first axis. If tokens are on the first axis, every `count`-th
-        one is in a chunk: each device keeps its own. What is missing are copies of the last token,
-        whose values are usual ones: gradients through zeros may be no numbers.
+        one is in a chunk: each device keeps its own. The last chunk is filled with copies of the
+        last token, because gradients through zeros may be NaN.
         """
         jnp = jax.numpy
         axis = len(self.sizes) - 1
@@ -211,7 +211,7 @@ class _Loss:
         logits = product.outs[0]
         self._words = logits.shape[-1]
         self._first = _Tokens(logits.shape[:-1])
-        self._left = None  # of them, if they are cut
+        self._left = None  # the tokens that are left, if some are cut
         self._joins = {}  # by the id of tokens: the same, joined
         self._tokens = {id(logits): self._first}  # by the id of a value
         self._nodes = self._region(graph)
@@ -221,7 +221,8 @@ class _Loss:
         self._whole = []  # others
         self._bind = {}  # by the id of a node: what computes it for a chunk
         self._operands = {}  # the same: its operands, if they are others than it has
-        self._sums = {}  # by the id of a node: axes of tokens over which it sums, too
+        # by the id of a node: further axes of tokens over which it sums
+        self._sums = {}
         for node in self._nodes:
             self._now = self._tokens_of(node)
             self._bind[id(node)] = self._planned(node)
@@ -245,7 +246,7 @@ class _Loss:
         return found
 
     def _counted(self):
-        """How many tokens on the axis that is split are computed, the same everywhere."""
+        """The number of computed tokens on the split axis, equal for all values."""
         kept = {self._tokens_of(node).kept for node in self._nodes}
         counts = {stop - start for start, stop in kept}
         if len(counts) > 1:
@@ -491,7 +492,9 @@ class _Loss:
         return self._picked(node)
 
     def _picked(self, node):
-        """``logits[arange(n), labels]``: the first column of its indices counts the tokens."""
+        """Handle ``logits[arange(n), labels]``. The first column of its indices counts the
+        tokens.
+        """
         tokens = self._now
         np = importlib.import_module("numpy")
         numbers = node.params["dimension_numbers"]
