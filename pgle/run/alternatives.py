@@ -94,7 +94,14 @@ _SINGLE = re.compile(
 )
 """A product of f32 arrays with default precision, in two parts."""
 
-_PRODUCT = "stablehlo.dot_general "
+_CAN_BE_CAST = re.compile(
+    _SINGLE.pattern
+    + r"|stablehlo\.convolution\(.* : \(tensor<[^>]*xf32>, tensor<[^>]*xf32>\)"
+)
+"""The same, or a convolution of f32 arrays."""
+
+_PRODUCT = re.compile(r"stablehlo\.(?:dot_general |convolution\()")
+"""A product or a convolution of any type."""
 
 _WRITTEN_OUT = re.compile(r"stablehlo\.dot_general .*batching_dims.*x(?:bf16|f16)>")
 """A product in half precision over batches and heads. Products of a loss have no such axes."""
@@ -557,19 +564,19 @@ def _unrolls(program: Written) -> Iterator[Alternative]:
 def _precisions(program: Written) -> Iterator[Alternative]:
     if _PRECISE.search(program.text):
         yield _with_precision(program, PRECISION)
-    if _is_mostly_f32(program) and program.vendor is NVIDIA:
+    if _has_mostly(program, _SINGLE) and program.vendor is NVIDIA:
         halved = _with_precision(program, HALVED)
         yield replace(halved, limit="compare the loss: products keep 7 bits of f32")
 
 
-def _is_mostly_f32(program: Written) -> bool:
-    """Whether most products are of f32 arrays, by the default precision."""
-    of_f32 = len(_SINGLE.findall(program.text))
-    return 2 * of_f32 > program.text.count(_PRODUCT)
+def _has_mostly(program: Written, wanted: re.Pattern[str]) -> bool:
+    """Whether most products and convolutions are of the wanted kind."""
+    every = _PRODUCT.findall(program.text)
+    return 2 * len(wanted.findall(program.text)) > len(every)
 
 
 def _casts(program: Written) -> Iterator[Alternative]:
-    if _is_mostly_f32(program):
+    if _has_mostly(program, _CAN_BE_CAST):
         limit = "compare the loss: all of it keeps 7 bits of f32"
         yield Alternative(Kind.CAST, BY_HAND, CAST, IN_BF16, limit=limit)
 

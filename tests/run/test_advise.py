@@ -176,6 +176,22 @@ def test_an_alternative_has_a_place_in_the_program_and_names_the_library() -> No
     assert donation.switch["where"] == "train_step"
 
 
+def test_products_in_f32_are_tried_in_bf16_if_most_of_the_work_is_theirs() -> None:
+    product = (
+        "stablehlo.dot_general %a, %b, contracting_dims = [1] x [0], "
+        "precision = [DEFAULT, DEFAULT] : (tensor<8x8xf32>, tensor<8x8xf32>)\n"
+    )
+    single = (
+        "stablehlo.convolution(%a, %b) : (tensor<1x8x8x8xf32>, tensor<3x3x8x8xf32>)\n"
+    )
+    half = single.replace("f32", "bf16")
+    kinds = lambda text: {item.kind for item in alternatives(Written((), STEP, text))}
+    assert kinds(product) == {Kind.PRECISION, Kind.CAST}
+    assert kinds(product + 2 * half) == set()
+    # the precision of products changes no convolution
+    assert kinds(product + 2 * single) == {Kind.CAST}
+
+
 def test_the_setting_that_a_call_has_is_not_tried() -> None:
     sites = [
         CallSite("attention", "a.py:1", "cudnn"),
