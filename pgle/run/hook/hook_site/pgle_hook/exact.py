@@ -88,15 +88,19 @@ class Exact:
             "while": self._while,
         }
 
-    def __call__(self, closed, args, is_fixed=False):
-        """Return the results of a traced function.
+    def __call__(self, closed, args, is_fixed=False, kept=lambda value: value):
+        """The results of a traced function.
 
         Args:
             closed: it, with its constants.
             args: arrays; numbers have 64 bits.
             is_fixed: whether they depend on no argument of the program.
+            kept: makes of a result what is kept of it, as soon as no operation takes it.
         """
         jaxpr = closed.jaxpr
+        ends = last_uses(jaxpr)
+        results = {var for var in jaxpr.outvars if not hasattr(var, "val")}
+        done = {}  # results that no operation takes any more
         fixed = {*jaxpr.constvars, *(jaxpr.invars if is_fixed else ())}
         known = dict(zip(jaxpr.constvars, map(self.widened, closed.consts)))
         known.update(zip(jaxpr.invars, args))
@@ -105,15 +109,30 @@ class Exact:
             if hasattr(atom, "val"):
                 np = importlib.import_module("numpy")
                 return np.asarray(atom.val, self._wide(atom.aval.dtype))
-            return known[atom]
+            return self._read(known[atom])
 
-        for eqn in jaxpr.eqns:
+        for number, eqn in enumerate(jaxpr.eqns):
             taken = list(map(read, eqn.invars))
             is_constant = all(hasattr(one, "val") or one in fixed for one in eqn.invars)
             if is_constant:
                 fixed.update(eqn.outvars)
             known.update(zip(eqn.outvars, self._made(eqn, taken, is_constant)))
-        return list(map(read, jaxpr.outvars))
+            del taken
+            for var in ends.get(number, ()):
+                if var not in results:
+                    del known[var]
+                else:
+                    done[var] = kept(self._read(known[var]))
+        return [
+            done[atom]
+            if not hasattr(atom, "val") and atom in done
+            else kept(read(atom))
+            for atom in jaxpr.outvars
+        ]
+
+    def _read(self, value):
+        """A value as an operation takes it."""
+        return value
 
     def widened(self, array):
         """Return a value of the program as 64-bit numbers."""
@@ -146,16 +165,16 @@ class Exact:
     def _made(self, eqn, taken, is_constant):
         name = eqn.primitive.name
         if name in CALLS:
-            return self(_called(eqn), taken, is_constant)
+            return self(called(eqn), taken, is_constant)
         if name in VARIED:  # a device's own values are the same numbers
             return taken
-        holds_function = _holds_function(eqn)
-        is_plain = name not in OF_DEVICES and not holds_function
+        has_function = holds_function(eqn)
+        is_plain = name not in OF_DEVICES and not has_function
         if is_constant and is_plain:
             return self._as_traced(eqn, taken)
         if name in self._special:
             return self._special[name](eqn, taken)
-        if name in OPAQUE or holds_function:
+        if name in OPAQUE or has_function:
             return self._as_traced(eqn, taken)
         try:
             settings = self._settings(eqn)
@@ -242,7 +261,7 @@ class Exact:
         held = taken[:first]
         start = taken[first : first + count]
 
-        closed = _called(eqn)
+        closed = called(eqn)
 
         def body(carry, given):
             made = self(closed, [*held, *carry, *given])
@@ -279,7 +298,7 @@ class Exact:
     def _on_devices(self, eqn, taken):
         """A function for each device of a mesh."""
         params = eqn.params
-        closed = _called(eqn)
+        closed = called(eqn)
         made = self._jax.shard_map(
             lambda *args: tuple(self(closed, args)),
             mesh=params["mesh"],
@@ -296,13 +315,25 @@ class Exact:
         return list(map(sums, taken))
 
 
-def _called(eqn):
+def last_uses(jaxpr):
+    """By the number of an operation: what no later one takes, of all that is made or taken."""
+    last = {}
+    for number, eqn in enumerate(jaxpr.eqns):
+        named = (var for var in eqn.invars if not hasattr(var, "val"))
+        last.update(dict.fromkeys([*named, *eqn.outvars], number))
+    found = {}
+    for var, number in last.items():
+        found.setdefault(number, []).append(var)
+    return found
+
+
+def called(eqn):
     """The function that an operation calls."""
     names = ("jaxpr", "call_jaxpr", "fun_jaxpr")
     return closed_of(next(eqn.params[name] for name in names if name in eqn.params))
 
 
-def _holds_function(eqn):
+def holds_function(eqn):
     """Whether an operation calls a function with the types that it was traced with."""
     others = (value for name, value in eqn.params.items() if name != UPDATES)
     return any(hasattr(each, "eqns") for each in each_in(others))
