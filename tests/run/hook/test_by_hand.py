@@ -536,7 +536,13 @@ def scores_in_eight_bits(q: Any, k: Any, v: Any) -> Any:
     return weighted(jax.nn.softmax(scores / 8), v)
 
 
+def strictly_before(q: Any, k: Any, v: Any) -> Any:
+    shown = jnp.tril(jnp.ones((S, S), bool), -1)
+    return weighted(jax.nn.softmax(jnp.where(shown, product(q, k) / 8, -1e9)), v)
+
+
 LEFT = {
+    strictly_before: "its mask hides all keys from a query",
     with_keys_in_eight_bits: "its products take values of float8_e4m3fn",
     with_integers: "its products take values of int8",
     scores_in_eight_bits: "its scores are rounded to few digits",

@@ -56,4 +56,4 @@ def test_a_static_argument_has_its_name_if_jax_gives_a_signature(
 def test_operations_are_read_from_one_analysis_or_a_list(costs: Any) -> None:
     private = importlib.import_module("pgle_hook.jax_private")
     compiled = SimpleNamespace(cost_analysis=lambda: costs)
-    assert private.operations_of(compiled) == 8.0
+    assert private._costs_of(compiled) == {"flops": 8.0}

@@ -119,6 +119,7 @@ def find(jax, node, rounded=""):
             found = _found(jax, node, product, path, place)
             if found is not None:
                 _choose_type(found, rounded)
+                _check_rows(jax, found)
         except LeftError as error:
             left = error
             continue
@@ -193,6 +194,14 @@ def _choose_type(found, rounded):
         given = " and ".join(sorted(types))
         raise LeftError("cuDNN takes bf16 or f16, not %s" % given)
     found.rounded = rounded
+
+
+def _check_rows(jax, found):
+    """Raise if a query sees no key by its place, as the first one of ``j < i``: a softmax of equal
+    scores is a mean of all values, and a kernel need not make that.
+    """
+    if found.masking(jax).hides_a_row():
+        raise LeftError("its mask hides all keys from a query")
 
 
 def _check_weights(found, value, names):

@@ -568,11 +568,6 @@ def work_of(call):
     return found.get("flops", 0.0), found.get("bytes accessed", 0.0)
 
 
-def operations_of(compiled):
-    """Arithmetic operations of a result of `jax.jit(…).lower(…).compile()`; loops count once."""
-    return _costs_of(compiled).get("flops", 0.0)
-
-
 def _costs_of(executable):
     """XLA's analysis of an executable, by name. Before jax 0.5 it is a list with one for each
     module.

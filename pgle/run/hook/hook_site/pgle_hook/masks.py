@@ -116,6 +116,7 @@ class Distances:
         self._np = importlib.import_module("numpy")
         self._back = back
         queries, keys = sizes
+        self.sizes = sizes
         self.each = self._np.arange(
             1 - keys, queries
         )  # distance of each query from each key
@@ -270,6 +271,7 @@ class Masking:
     """
 
     def __init__(self, distances, masks, back, rows):
+        self._np = importlib.import_module("numpy")
         self._known = distances
         self._back = back
         self._rows = rows
@@ -301,6 +303,13 @@ class Masking:
         if self.others:
             self.others += self._with_lengths
             self.lengths = []
+
+    def hides_a_row(self):
+        """Whether a query sees no key, whatever the data are."""
+        queries, keys = self._known.sizes
+        counts = self._np.concatenate([[0], self._np.cumsum(self._shown)])
+        # distances of a query from all keys lie next to each other
+        return bool((counts[keys : keys + queries] == counts[:queries]).any())
 
     @property
     def values(self):
