@@ -379,3 +379,15 @@ def test_results_that_are_made_otherwise_of_equal_gradients_are_compared() -> No
 
     program.step = scaled  # type: ignore[method-assign]
     assert program.compared().differs
+
+
+def test_an_operation_of_other_types_is_another_one() -> None:
+    program = Program()
+
+    def step(ws: Any, x: Any) -> Any:
+        root = jnp.sqrt(jnp.float32(WIDTH))
+        half = jnp.sqrt(jnp.bfloat16(WIDTH)).astype(jnp.float32)
+        return ws * (half if program.is_on else root)
+
+    program.step = step  # type: ignore[method-assign]
+    assert program.compared().differs

@@ -123,12 +123,10 @@ class Exact:
                     del known[var]
                 else:
                     done[var] = kept(self._read(known[var]))
-        return [
-            done[atom]
-            if not hasattr(atom, "val") and atom in done
-            else kept(read(atom))
-            for atom in jaxpr.outvars
-        ]
+        for var in results.difference(done):
+            done[var] = kept(read(var))
+        named = lambda atom: kept(read(atom)) if hasattr(atom, "val") else done[atom]
+        return list(map(named, jaxpr.outvars))
 
     def _read(self, value):
         """A value as an operation takes it."""

@@ -102,7 +102,9 @@ class Stepwise(Exact):
 
     def _run(self, eqn, taken, is_constant):
         shapes = tuple((one.shape, str(one.dtype)) for one in taken)
-        key = (*_kind(eqn), self._precision, is_constant, shapes)
+        # some operations keep the types that they were traced with
+        types = tuple(str(var.aval.dtype) for var in (*eqn.invars, *eqn.outvars))
+        key = (*_kind(eqn), self._precision, is_constant, shapes, types)
         if key not in self._compiled:
             make = functools.partial(super()._made, eqn, is_constant=is_constant)
             compiled = self._compile(lambda *args: make(list(args)), taken)

@@ -4,6 +4,7 @@ alternative as without, nothing but losses and gradients needs to be compared.
 
 import functools
 import importlib
+import itertools
 import re
 from types import SimpleNamespace
 
@@ -43,9 +44,8 @@ def needed(closed, outs, known=frozenset()):
 
 def has_references(jaxpr):
     """Whether operations of a function write into values, so that none can be left out."""
-    return any(
-        not hasattr(var.aval, "astype") for eqn in jaxpr.eqns for var in eqn.outvars
-    )
+    made = itertools.chain.from_iterable(eqn.outvars for eqn in jaxpr.eqns)
+    return any(not hasattr(var.aval, "astype") for var in made)
 
 
 def tail(closed, count):

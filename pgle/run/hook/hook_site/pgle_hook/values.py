@@ -288,11 +288,11 @@ class Values:
             part = needed(part, outs)
         _check_operations(operations(part.jaxpr))
         _check_memory(most_bytes(part.jaxpr))
-        wanted = part.wanted if is_same else part.jaxpr.invars
-        given = [
-            values.given(place, nudge) if var in wanted else None
-            for place, var in enumerate(part.jaxpr.invars)
-        ]
+        wanted = part.wanted if is_same else set(part.jaxpr.invars)
+        given = [None] * len(part.jaxpr.invars)
+        for place, var in enumerate(part.jaxpr.invars):
+            if var in wanted:
+                given[place] = values.given(place, nudge)
         with wide(self._jax):
             compute = Stepwise(self._jax, precision, self._compiled, self._check_time)
             if program.is_plain:
