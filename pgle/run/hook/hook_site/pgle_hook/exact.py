@@ -122,7 +122,7 @@ class Exact:
                 if var not in results:
                     del known[var]
                 else:
-                    done[var] = kept(self._read(known[var]))
+                    done[var] = kept(self._read(known.pop(var)))
         for var in results.difference(done):
             done[var] = kept(read(var))
         named = lambda atom: kept(read(atom)) if hasattr(atom, "val") else done[atom]
