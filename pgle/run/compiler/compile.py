@@ -437,7 +437,7 @@ def xla_flags(request: CompileRequest, folder: Path) -> str:
     own = request.flags
     if request.passes != "from scheduling on":
         flags.append(worker.DUMP_BEFORE_SCHEDULING)
-    else:  # XLA takes only one of both lists; disabled passes before the stage are left out already
+    else:  # XLA accepts only one list, so leave disabled passes out of this one
         given = {flag for flag in own if flag.startswith(_DISABLED)}
         disabled: set[str] = set()
         for flag in given:

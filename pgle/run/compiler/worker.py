@@ -506,7 +506,7 @@ CODE_GENERATION = (".ll", ".ptx", ".ttir")  # dumps of code generation (jax befo
 
 FULL_BYTES = (
     1 << 20
-)  # of free space, below which a disk is full: dumps of the smallest step need more
+)  # bytes of free space below which a disk is full; the smallest dumps need more
 
 TAIL = 200_000  # characters at the end of the log that are searched
 

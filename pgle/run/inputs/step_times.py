@@ -233,7 +233,7 @@ def _read_file(path: Path, pattern: str | None) -> Series:
     suffix = _suffix(path)
     if (
         is_trace(path) or suffix == ".pb"
-    ):  # of another name than an xplane has: the reader of traces says which it takes
+    ):  # not named like an xplane; the reader of traces lists valid names
         return _read_trace(path)
     if is_event_file(path):
         return _read_events(path)

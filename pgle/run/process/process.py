@@ -40,7 +40,7 @@ REFUSAL_BYTES = (
 )  # bytes at the end of a log: after a bad value XLA prints all its flags
 DIGESTED_BYTES = (
     1 << 30
-)  # of a file that a command names: a larger one is known by its size and time, unread
+)  # most bytes to hash of a file that a command names; else size and time count
 # seconds to wait, after the command's end, for a grandchild that keeps the output open
 GRACE_S = 5.0
 FORWARDED = (
