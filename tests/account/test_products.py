@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 from priced import lever_of, priced
 
@@ -123,3 +125,20 @@ def test_what_another_type_divides_from_the_products_stays() -> None:
     assert near is not None
     assert found is not None
     assert found.most_us == near.most_us
+
+
+def test_words_of_a_cast_account_for_all_that_it_saves() -> None:
+    turned = "ROOT z = f32[4096,8192] transpose(y), dimensions={1,0}"
+    text = DOT.replace("ROOT y", "y").replace("\n}", f"\n  {turned}\n}}")
+    text = text.replace("parameter(0)", "parameter(0)\n  v = f32[8192,4096] negate(x)")
+    found = cast(text.replace("dot(x, w)", "dot(v, w)"), 900, v=700, z=900)
+    assert found is not None
+    said = [read_time_us(text) for text in re.findall(r"[\d.]+ [mµ]s", found.why)]
+    now_us, then_us, elsewhere_us = said
+    saved_us = now_us - then_us + elsewhere_us
+    assert saved_us == pytest.approx(found.expected_us, rel=0.01)
+
+
+def read_time_us(text: str) -> float:
+    number, unit = text.split()
+    return float(number) * {"ms": 1000, "µs": 1}[unit]
