@@ -189,12 +189,25 @@ def headline(found: Analysis) -> tuple[str, Tone]:
         modules = many(len(step.runs_of_others()) + 1, "module")
         share = f"{figures.share(step.main_share)} of the GPU's compute"
         return f"No module is the step: the largest of {modules} takes {share}", "warn"
+    unknown = _unknown_work(found)
+    if unknown is not None:
+        share = f"{figures.share(unknown.reached)} of the step"
+        why = f"{share} has no instruction, most: {unknown.evidence[0].name}"
+        return f"Cannot tell XLA's share: {why}", "warn"
+    return account.headline(found.account)
+
+
+def _unknown_work(found: Analysis) -> StepFinding | None:
+    """The finding of work without instructions; None if the largest lever saves more than this
+    work takes.
+    """
+    lever = found.account.lever
+    saved_us = 0.0 if lever is None else lever.known_saving_us
     for finding in found.findings:
         if finding.id == "other-work":
-            share = f"{figures.share(finding.reached)} of the step"
-            why = f"{share} has no instruction, most: {finding.evidence[0].name}"
-            return f"Cannot tell XLA's share: {why}", "warn"
-    return account.headline(found.account)
+            is_larger = finding.reached > found.account.share(saved_us)
+            return finding if is_larger else None
+    return None
 
 
 def way_on(found: Analysis) -> Commands:
@@ -203,6 +216,10 @@ def way_on(found: Analysis) -> Commands:
         return found.next
     if found.run is not None:
         return way_in_run(found.run)
+    unknown = _unknown_work(found)
+    if unknown is not None:
+        record = f"{account.lowered(unknown.todo)}: {unknown.remedy}"
+        return (Sentence.todo(f"{record}; then analyze the new trace"),)
     if found.account.needs_module and found.with_hlo is not None:
         dump = "run the program once with --xla_dump_to=hlo in XLA_FLAGS, then "
         return (Sentence.todo(dump, found.with_hlo),)

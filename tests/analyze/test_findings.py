@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from pgle.analyze import analysis
+from pgle.analyze.analysis import MeasuredStep
 from pgle.analyze.collectives import MeasuredCollective
 from pgle.analyze.memory import Memory
 from pgle.analyze.rules import RULES, find_findings
@@ -17,7 +18,8 @@ from pgle.analyze.window import RowGroup
 from pgle.costs.estimate.communication import collective_us
 from pgle.costs.estimate.estimate import compute_us
 from pgle.costs.profile.value import Cost, Profile
-from pgle.run.analyze import StepInput, measured_step
+from pgle.report.analyze import headline, way_on
+from pgle.run.analyze import Analysis, StepInput, measured_step
 from pgle.trace.table import (
     ROW_COLUMNS,
     SIMULATED,
@@ -324,9 +326,9 @@ def memory_of(share: float) -> Memory:
     return Memory(plan, (), 64 << 30)
 
 
-def in_graphs() -> Trace:
+def in_graphs(*, pause: float = 5.0) -> Trace:
     """Between two kernels of each step a CUDA graph runs for 2 ms."""
-    trace = steps_of(usual().run("copy.1", 100, gap=2002))
+    trace = steps_of(usual().run("copy.1", 100, gap=2002), pause=pause)
     last = np.flatnonzero(trace.instruction == trace.instructions.index("copy.1"))[1::2]
     graphs = OtherWork(
         start_ns=trace.start_ns[last] - 2_001_000,
@@ -428,6 +430,36 @@ def test_work_of_no_instruction_is_a_part_of_the_step_and_not_idle(measured):
     parts = step.breakdown
     whole = parts.compute_us + parts.exposed_communication_us + parts.exposed_copy_us
     assert whole + parts.other_us + parts.idle_us == pytest.approx(step.step_us)
+
+
+def analysis_of(step: MeasuredStep) -> Analysis:
+    """What `pgle analyze` makes of a step outside of a run directory."""
+    return Analysis(
+        run=None,
+        step=step,
+        findings=find_findings(step),
+        next=(),
+        warnings=(),
+        against=None,
+        before=None,
+        convert=None,
+        with_hlo=None,
+        timed=None,
+        is_base=False,
+        trials={},
+    )
+
+
+def test_an_answer_that_cannot_tell_ends_with_how_to_record(measured):
+    found = analysis_of(measured(in_graphs(), MODULE))
+    assert "has no instruction, most: CUDA graphs" in headline(found)[0]
+    assert "nsys profile --cuda-graph-trace=node" in str(way_on(found)[0])
+
+
+def test_a_saving_above_the_work_of_no_instruction_leads(measured):
+    found = analysis_of(measured(in_graphs(pause=20000), MODULE))
+    assert headline(found)[0].startswith("Keep the GPU busy between steps: saves")
+    assert "prefetch input" in str(way_on(found)[0])
 
 
 @pytest.mark.parametrize("seed", range(10))
