@@ -190,18 +190,24 @@ def to_act(account: Account, lever: Opportunity) -> Sentence:
     the saving.
     """
     share = figures.share(account.share(lever.known_saving_us))
-    saves = "" if lever.comes_first else f": saves {share}"
+    saves = "" if lever.comes_first else f"saves {share}"
     if lever.kind in BY_SCHEDULE:
-        words = f"{lowered(lever.title)}{saves}"
+        words = _clauses(lowered(lever.title), saves)
         return Sentence.todo(f"{words}; then measure again")
     said = (lever.edit or lever.title).rstrip(".")
     # the place comes from the trial
     line = "" if lever.tried else lever.line
-    where = f", at {line}" if line and line not in said else ""
-    words = f"{said}{where}{saves}"
+    words = _clauses(said, saves)
+    if line and line not in said:
+        # an edit can be several sentences, so its place goes first
+        words = _clauses(", ".join(filter(None, (f"at {line}", saves))), said)
     if lever.kind in OF_PROGRAM:
         return Sentence.edit(f"{words}; then rehearse")
     return Sentence.todo(f"{words}; then measure again")
+
+
+def _clauses(*said: str) -> str:
+    return ": ".join(filter(None, said))
 
 
 def _most(item: Opportunity) -> str:
@@ -210,6 +216,8 @@ def _most(item: Opportunity) -> str:
         return ""
     first = item.where[0]
     name = cut(first.instruction.rpartition("/")[2], SCOPE_WIDTH)
+    if name in item.why:
+        return ""
     return f", most in {name} ({figures.time(first.us)})"
 
 

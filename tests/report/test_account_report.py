@@ -128,6 +128,14 @@ def test_a_long_scope_is_named_by_its_last_part() -> None:
     assert row.find == scope
 
 
+def test_a_place_that_the_finding_names_is_not_named_twice() -> None:
+    why = "the others wait 11.4 ms for rank 1 · GPU 1 (10.1 ms)"
+    where = (Place("rank 1 · GPU 1", 10100.0), Place("rank 3 · GPU 3", 1200.0))
+    found = opportunity(OpportunityKind.RANK_SKEW, 0.09, where=where, why=why)
+    (row,) = actions(account(found))
+    assert row.why == why
+
+
 def test_an_edit_of_the_program_ends_with_what_to_write() -> None:
     edit = "Call jax.nn.dot_product_attention(q, k, v)."
     attention = opportunity(OpportunityKind.ATTENTION, 0.31, edit=edit)
@@ -143,12 +151,12 @@ def test_what_is_no_edit_of_the_program_is_to_do() -> None:
     assert (found.end, found.done) == ("Now", words)
 
 
-def test_an_edit_names_its_place() -> None:
+def test_an_edit_begins_with_its_place() -> None:
     where = (Place("fusion.1", 3740.0, source="train.py:41"),)
     kind = OpportunityKind.ATTENTION
-    known = account(opportunity(kind, 0.31, where=where, edit="Fuse it"))
+    known = account(opportunity(kind, 0.31, where=where, edit="Fuse it. Stop."))
     words = str(end_words(Known(account=known)))
-    assert words.startswith("Fuse it, at train.py:41: saves 31.0 %; then")
+    assert words == "at train.py:41, saves 31.0 %: Fuse it. Stop; then rehearse"
 
 
 def test_nothing_left_is_done() -> None:
