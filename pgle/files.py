@@ -124,7 +124,8 @@ def check_file(path: AnyPath, *, pipe: bool = False) -> None:
     socket.
 
     Args:
-        pipe: whether a named pipe counts as a file. Perhaps nobody ever writes to it.
+        pipe: whether a pipe that this process was given open counts as a file, such as
+            ``<(command)`` of a shell. Nobody may ever write to a named pipe.
     """
     try:
         if not isinstance(path, Path):
@@ -138,7 +139,8 @@ def check_file(path: AnyPath, *, pipe: bool = False) -> None:
         raise UserError(
             "is a directory, a file is needed", where=path, remedy="name a file in it"
         )
-    if not (stat.S_ISREG(mode) or (pipe and stat.S_ISFIFO(mode))):
+    is_open_pipe = pipe and stat.S_ISFIFO(mode) and _is_descriptor(path)
+    if not (stat.S_ISREG(mode) or is_open_pipe):
         kind = "socket" if stat.S_ISSOCK(mode) else "device"
         if stat.S_ISFIFO(mode):
             kind = "pipe"
@@ -148,6 +150,11 @@ def check_file(path: AnyPath, *, pipe: bool = False) -> None:
             else "save what it gives in a file first"
         )
         raise UserError(f"is a {kind}, a file is needed", where=path, remedy=remedy)
+
+
+def _is_descriptor(path: Path) -> bool:
+    """Whether a path stands for an open file of a process: ``/dev/fd/63`` or ``/dev/stdin``."""
+    return os.path.realpath(path).startswith(("/dev/fd/", "/proc/"))
 
 
 def _unreadable(path: AnyPath, error: Exception) -> UserError:
@@ -175,7 +182,7 @@ def open_bytes(
 
     Args:
         max_bytes: bound on its content; None to bound only the expansion of an archive.
-        pipe: whether a named pipe counts as a file.
+        pipe: as in `check_file`.
 
     Raises:
         UserError: it is not a file, unreadable or too large; also while reading.
@@ -319,11 +326,17 @@ def content_digest(path: Path) -> tuple[str, int]:
     return digest.hexdigest(), size
 
 
+_IN_TEXT = b"\a\b\t\n\v\f\r\x1b"
+_CONTROLS = bytes({*range(1, 32), 127} - {*_IN_TEXT})
+"""Control characters that no text uses. Of compressed data they are 9 %."""
+
+
 def is_text(head: bytes) -> bool:
     """Whether a file that begins with `head` is text. A file system may leave a few zero bytes;
-    many mean binary data.
+    many mean binary data, and so do control characters.
     """
-    return head.count(0) <= len(head) // 10
+    controls = len(head) - len(head.translate(None, _CONTROLS))
+    return head.count(0) <= len(head) // 10 and controls <= len(head) // 20
 
 
 class TextLines:

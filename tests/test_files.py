@@ -3,6 +3,7 @@
 import gzip
 import lzma
 import os
+import random
 import resource
 import socket
 import subprocess
@@ -170,6 +171,35 @@ def test_pipes_devices_and_sockets_are_refused_without_being_opened(tmp_path):
         with pytest.raises(UserError, match=f"is a {kind}, a file is needed"):
             read_bytes(path)
     listener.close()
+
+
+def test_a_pipe_is_read_only_if_a_shell_has_opened_it(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    with pytest.raises(UserError, match="is a pipe, a file is needed"):
+        files.check_file(tmp_path / "pipe", pipe=True)
+    reading, writing = os.pipe()
+    files.check_file(Path(f"/dev/fd/{reading}"), pipe=True)
+    os.close(reading)
+    os.close(writing)
+
+
+@pytest.mark.parametrize(
+    ("head", "expected"),
+    [
+        (b"\x1b[32mstep 1\x1b[0m\r\n" * 100, True),
+        (b"\x00step 1: 0.2 s\n" * 100, True),
+        ("étape 1, Schritt 2, 步骤 3\n".encode() * 100, True),
+        ("étape 1\n".encode("latin-1") * 100, True),
+        ("步骤 1\n".encode("gb18030") * 100, True),
+        (random.Random(0).randbytes(4096), False),
+        (bytes(100), False),
+    ],
+    ids=["colours", "few zeros", "utf-8", "latin-1", "gb18030", "random", "zeros"],
+)
+def test_text_is_known_by_its_few_control_characters(
+    head: bytes, expected: bool
+) -> None:
+    assert files.is_text(head) is expected
 
 
 def test_of_processes_that_write_one_file_exactly_one_succeeds(tmp_path):

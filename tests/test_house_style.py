@@ -46,3 +46,11 @@ def test_a_plain_line_breaks_nothing(line: str, tmp_path: Path) -> None:
     file = tmp_path / "file.py"
     file.write_text(f"{line}\n")
     assert list(breaks(file)) == []
+
+
+@pytest.mark.parametrize(
+    "phrase", ["without a word", "no GPU's", "are no time", "is to be without"]
+)
+def test_no_text_has_an_unclear_phrase(phrase: str) -> None:
+    files = [*sources(ROOT), *ROOT.rglob("*.toml")]
+    assert [str(path) for path in files if phrase in path.read_text()] == []

@@ -41,7 +41,7 @@ _TITLES = {
     Fault.REMAT: "effects of .remat in names",
     Fault.NOT_FINITE: "costs that are not finite",
     Fault.NEGATIVE: "negative costs",
-    Fault.HUGE: "costs that are no time",
+    Fault.HUGE: "costs that are not times",
     Fault.ZERO: "costs of 0",
     Fault.NAME: "names that match nothing",
     Fault.DONE: "costs of a -done",

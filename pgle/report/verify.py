@@ -148,7 +148,7 @@ def _hints(profile: str, coverage: Coverage, bounds: Bounds) -> list[Sentence]:
     is_mended = all(module.meets_if_filled(bounds) for module in coverage.main)
     if coverage.invalid and is_mended:
         invalid = Sentence.todo(
-            "costs that are no time: ", COMPLETE, " treats them as gaps"
+            "costs that are not times: ", COMPLETE, " treats them as gaps"
         )
         hints.append(_filled(invalid, profile, coverage.main[0]))
     for module in coverage.main:

@@ -476,7 +476,7 @@ def _about_trace(step: MeasuredStep) -> list[str]:
     """Return warnings on how the traced step differs from a plain run's step."""
     lines = list(step.trace.warnings)
     if step.trace.on_host:
-        lines.append("recorded on CPU devices: these times are no GPU's")
+        lines.append("recorded on CPU devices: a GPU takes other times")
     disabled = parse_flags(step.trace.xla_flags).value(DISABLE_ASYNC)
     if not step.mode and disabled is not None:
         lines.append(

@@ -97,8 +97,8 @@ def check_log(path: AnyPath, *, may_be_empty: bool) -> None:
 def confirm(request: ConfirmRequest, *, progress: Progress | None = None) -> LogVerdict:
     """Return the verdict on a log, together with its schedule dump if there is one.
 
-    If a schedule dump cannot be judged because a profile or a dump is missing, the verdict has a
-    warning.
+    If a schedule dump cannot be judged because a profile or the module's dump is missing, the
+    verdict has a warning.
     """
     release = _release(request.release)
     ranks = _by_rank(request)
@@ -112,6 +112,7 @@ def confirm(request: ConfirmRequest, *, progress: Progress | None = None) -> Log
     try:
         evidence = _evidence(ranks, log)
     except UserError as error:
+        _check_dumps(request.schedule)
         warnings = (f"the schedule dump was not looked at: {error}",)
     verdict = judge(
         log,
@@ -211,6 +212,17 @@ def _check_schedule(schedule: AnyPath | LhsSchedule | None) -> None:
             where=schedule,
             remedy=f"name the log's own: {schedule}/perf",
         )
+
+
+def _check_dumps(schedule: AnyPath | LhsSchedule | None) -> None:
+    """Raise `UserError` if a file that the user named is not a schedule dump, or a folder has
+    none.
+    """
+    if not isinstance(schedule, os.PathLike):
+        return
+    from pgle.run.schedule_evidence import check_dumps
+
+    check_dumps(as_path(schedule))
 
 
 def _of_file(request: ConfirmRequest) -> ConfirmRequest:

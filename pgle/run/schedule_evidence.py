@@ -27,6 +27,11 @@ if TYPE_CHECKING:
     from pgle.costs.profile.coverage import ModuleCoverage
     from pgle.costs.profile.lookup import LookupTable
 
+_DUMP = (
+    "dump with XLA_FLAGS='--xla_dump_to=DIR "
+    "--xla_dump_latency_hiding_schedule=true', LHS on"
+)
+
 
 def evidence_of(
     dump: AnyPath | LhsSchedule, wanted: str, profile: Profile
@@ -40,6 +45,15 @@ def evidence_of(
     """
     schedule = dump if isinstance(dump, LhsSchedule) else _chosen(dump, wanted)
     return compare(schedule, profile)
+
+
+def check_dumps(schedule: AnyPath) -> None:
+    """Raise `UserError` if a file is not a schedule dump, or if a folder has none."""
+    if not find_schedule_dumps(schedule):
+        what = "no schedule dump in it" if schedule.is_dir() else "not a schedule dump"
+        raise UserError(what, where=schedule, remedy=_DUMP)
+    if not schedule.is_dir():
+        read_schedule_dump(schedule)
 
 
 def covered_by_final_names(
@@ -140,10 +154,7 @@ def _chosen(schedule: AnyPath, wanted: str) -> LhsSchedule:
         raise UserError(
             f"no schedule dump of {wanted.strip('^$') or 'a module'} (it has {having})",
             where=schedule,
-            remedy=(
-                "dump with XLA_FLAGS='--xla_dump_to=DIR "
-                "--xla_dump_latency_hiding_schedule=true', LHS on"
-            ),
+            remedy=_DUMP,
         )
     if len(found) > 1 and not wanted:
         raise UserError(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import io
 import json
+import os
 import sys
 from pathlib import Path
 
@@ -206,6 +207,7 @@ def test_which_stage_of_a_run_directory_is_asked(
     [
         ("empty.log", b"", "an empty file"),
         ("x.log", bytes(100), "not a log, but binary"),
+        ("x.log", Path("docs/report.png").read_bytes(), "not a log, but binary"),
         ("x.sqlite", b"SQLite format 3\0" + b"x" * 5000, "not a log, but binary"),
         (
             "x.pbtxt",
@@ -262,6 +264,42 @@ def test_a_profile_that_is_gone_leaves_the_verdict_of_the_log(
         "the schedule dump was not looked at: it proves nothing without the profile"
         in (" ".join(capsys.readouterr().out.split()))
     )
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "said"),
+    [
+        ("broken.txt", "broken", "not a schedule dump"),
+        ("m.schedule.txt", "hlo_module {", "not a schedule dump, or cut short"),
+        ("m.schedule.pb", "broken", "not a binary schedule dump, or cut short"),
+        ("folder/x.txt", "x", "no schedule dump in it"),
+    ],
+)
+def test_a_broken_schedule_dump_is_refused_with_a_log_that_says_nothing(
+    name: str,
+    content: str,
+    said: str,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    log = tmp_path / "run.log"
+    log.touch()
+    dump = tmp_path / name
+    dump.parent.mkdir(exist_ok=True)
+    dump.write_text(content)
+    named = tmp_path / Path(name).parts[0]
+    assert run(["confirm", str(log), "--schedule", str(named)]) == 2
+    error = capsys.readouterr().err
+    assert error.startswith(f"pgle: {named}: {said}")
+    assert error.count("\n") == 1
+
+
+def test_a_named_pipe_is_not_waited_for(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    assert run(["confirm", str(tmp_path / "pipe")]) == 2
+    assert "is a pipe, a file is needed" in capsys.readouterr().err
 
 
 def test_hidden_info_lines_beside_a_schedule_dump(

@@ -1,4 +1,4 @@
-"""Environments of other releases: nothing is made without a word, and errors leave nothing."""
+"""Environments of other releases: nothing is made silently, and errors leave nothing."""
 
 from __future__ import annotations
 

@@ -237,7 +237,7 @@ class ModuleCoverage:
     @cached_property
     def covered(self) -> Mapping[str, Cost]:
         """The costs that count: `costs` without those of gaps, which belong to other instructions
-        or are no times.
+        or are not times.
         """
         missed = {gap.name for gap in self.gaps}
         return {name: cost for name, cost in self.costs.items() if name not in missed}

@@ -277,7 +277,9 @@ class Compilation:
         if "xla_error" in self.about:
             return self.about
         code = os.waitstatus_to_exitcode(status)
-        return {"crashed": code} if code else {"xla_error": "it ended without a word"}
+        return (
+            {"crashed": code} if code else {"xla_error": "it ended without a message"}
+        )
 
     def wanted(self, name: str) -> Path | None:
         """Return the name of the requested module, once XLA has begun to write it."""

@@ -605,7 +605,7 @@ def profile_findings(flags: FlagList, jaxlib: str) -> Iterator[FlagFinding]:
     on = flags.is_true(LHS)
     of_home = path.startswith("~")
     named = "." in path.rsplit("/", 1)[-1] and not path.endswith((".pbtxt", ".pb"))
-    ignored = f"jaxlib {jaxlib} ignores the profile without a word"
+    ignored = f"jaxlib {jaxlib} silently ignores the profile"
     if not path:
         yield FlagFinding(
             "warning",
@@ -627,7 +627,7 @@ def profile_findings(flags: FlagList, jaxlib: str) -> Iterator[FlagFinding]:
             "error",
             "no-effect",
             PROFILE_PATH,
-            "XLA reads .pbtxt and .pb only and ignores this file without a word",
+            "XLA reads .pbtxt and .pb only and silently ignores this file",
             "rename it",
         )
     if on is False and at >= release(HOPPER_DEFAULT[1]):

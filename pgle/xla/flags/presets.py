@@ -345,7 +345,7 @@ def _consequences(
             "warning",
             "has-profile",
             PROFILE_PATH,
-            f"your flag gives a profile to a run that is to be without one ({mode})",
+            f"your flag gives a profile to a run that must not have one ({mode})",
             "remove it",
         )
 
@@ -354,7 +354,7 @@ def _lhs_off(mode: Mode, version: str) -> str:
     at = release(version)
     if at >= release(HOPPER_DEFAULT[1]):
         lost = {
-            "perf": "the profile is ignored without a word",
+            "perf": "XLA silently ignores the profile",
             "sync": "the names PGLE needs are not recorded",
         }
         return (
@@ -362,7 +362,7 @@ def _lhs_off(mode: Mode, version: str) -> str:
             f"{lost.get(mode, 'nothing is overlapped')}"
         )
     if at >= release(PROFILE_SWITCHES_ON) and mode == "perf":
-        return f"your flag is overruled in jaxlib {version}, where a profile switches LHS on"
+        return f"jaxlib {version} overrules your flag: a profile switches LHS on"
     if at >= release(HOPPER_DEFAULT[0]):
         return (
             f"your flag turns LHS off in jaxlib {version}, but not on Hopper "

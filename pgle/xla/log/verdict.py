@@ -234,7 +234,7 @@ class Remedy:
     )
     NOT_GIVEN = Sentence.todo(
         "check --xla_gpu_pgle_profile_file_or_directory_path in XLA_FLAGS: the file must end in "
-        ".pbtxt or .pb (other suffixes are ignored without a word)"
+        ".pbtxt or .pb (XLA silently ignores other suffixes)"
     )
     SILENT = Sentence.todo(
         "set --xla_gpu_enable_latency_hiding_scheduler=true (an explicit false disables the "

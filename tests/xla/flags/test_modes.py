@@ -101,7 +101,7 @@ def test_the_users_own_dump_directory_wins():
 @pytest.mark.parametrize(
     ("version", "words"),
     [
-        ("0.12.0.1", "the profile is ignored without a word"),
+        ("0.12.0.1", "XLA silently ignores the profile"),
         ("0.10.2", "a profile switches LHS on"),
         ("0.5.0", "the profile is ignored"),
     ],
