@@ -42,7 +42,7 @@ from pgle.run.compiler.compile import OnPhase
 from pgle.run.untried import OVER_BUDGET, TRIED_BY, Untried
 from pgle.schedule.control import Controlled
 from pgle.schedule.verdict import Verdict
-from pgle.worth import LEAST_GAIN
+from pgle.worth import LEAST_GAIN, is_worth
 
 AT_START = OF_COMMAND | {Kind.FLAGS}
 """Kinds of alternatives that change no file of the program."""
@@ -157,6 +157,11 @@ def headline(found: Advised) -> tuple[str, Tone]:
         failed = many(len(has_failed), "alternative")
         return f"No answer: {failed} tried, all failed", ""
     is_tried = bool(found.attempts or found.unchanged)
+    likely = _likely(found)
+    if likely is not None:
+        saves = f"may shorten the step by {_saving(likely)}"
+        why = f": {likely.why}" if likely.why else ""
+        return f"No sure gain; open: {likely.name} {saves}{why}", "warn"
     if found.open is not None:
         left = _untried(found, found.open)
         tried = "Nothing of what was tried helps" if is_tried else "Nothing was tried"
@@ -165,6 +170,23 @@ def headline(found: Advised) -> tuple[str, Tone]:
         bound = account.bound_words(found.account)
         return f"Nothing to gain: found no alternative to try; {bound}", ""
     return f"Nothing to gain: no alternative is surely {least} shorter", ""
+
+
+def _likely(found: Advised) -> Attempt | None:
+    """The unsure attempt that saves most in both compilations; None if none saves enough, or if
+    an opportunity that nobody tried may save more.
+    """
+    unsure = [
+        item
+        for item in found.attempts
+        if item.verdict is Verdict.UNSURE and is_worth(item.least)
+    ]
+    best = max(unsure, key=lambda item: item.least, default=None)
+    untried = None if found.open is None else found.open.opportunity
+    if best is None or untried is None:
+        return best
+    is_larger = best.least >= found.account.share(untried.at_stake_us)
+    return best if is_larger else None
 
 
 def _shortens(found: Advised, best: Attempt) -> str:
@@ -381,7 +403,7 @@ def _actions(found: Advised) -> tuple[Advice, ...]:
         made = known.get(found.best.changes[:place])
         saves = None if made is None else _saving_after(made, before)
         before = made or before
-        title = f"Write {_short(change)} {place_of_edit(change)}"
+        title = _written(change)
         alone = known.get((change,))
         is_compared = alone is not None and alone.are_values_compared
         is_known = change.kind == Kind.FLAGS or is_compared
@@ -389,6 +411,11 @@ def _actions(found: Advised) -> tuple[Advice, ...]:
         doubts = (of_what, change.limit, "" if is_known else NOT_COMPARED)
         listed.append(Advice(title, saves, "; ".join(filter(None, doubts))))
     return (*first, *listed)
+
+
+def _written(change: Alternative) -> str:
+    """Tell the user what to write, and where."""
+    return f"Write {_short(change)} {place_of_edit(change)}"
 
 
 def _short(change: Alternative) -> str:
@@ -470,6 +497,13 @@ def commands(found: Advised) -> Commands:
         return (found.whole,)
     if found.run is not None:
         return way_in_run(found.run, shown=found.shown)
+    likely = _likely(found)
+    if likely is not None:
+        edits = " and ".join(map(_written, likely.changes))
+        words = f"{edits}: whether that helps, only a measurement tells"
+        if found.measure is None:
+            return (Sentence.edit(words),)
+        return (Sentence.edit(f"{words}: ", found.measure),)
     if found.open is not None:
         how = found.open.how.rstrip(".")
         return (Sentence.edit(f"{how}; then rehearse again"),)

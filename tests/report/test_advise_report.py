@@ -102,6 +102,7 @@ def test_the_savings_of_edits_in_turn_add_up_to_that_of_all() -> None:
     assert str(second.saves) == "30.0 % (24.0 … 36.0 %)"
 
 
+TRIED = cast(Tried, SimpleNamespace(step_us=1000.0))
 FAILED = Attempt((UNROLL,), Verdict.UNSURE, "it fails: head of 512")
 
 
@@ -136,6 +137,33 @@ def test_without_a_gain_the_largest_untried_opportunity_is_named_with_the_reason
         "(saves at most 40.0 % of the step): jax has no fused kernel of its own for AMD",
         "warn",
     )
+
+
+def test_an_unsure_gain_in_both_compilations_is_open_and_not_nothing() -> None:
+    turns = "an uncertain cost may turn its sign"
+    cast_all = Alternative(Kind.PRECISION, "a.py:1", "bfloat16", "cast(x)")
+    gained = Controlled(Gain(0.339, -0.02, 0.5, 0.0))
+    found = advised(
+        Attempt((cast_all,), Verdict.UNSURE, turns, TRIED, gained),
+        Attempt((UNROLL,), Verdict.UNSURE, ""),
+        measure=Next.of("run", "--", "python", "a.py"),
+    )
+    assert headline(found)[0] == (
+        f"No sure gain; open: {cast_all.name} may shorten the step by "
+        f"33.9 % (−2.0 … 50.0 %): {turns}"
+    )
+    (end,) = commands(found)
+    words = "Write cast(x) in a.py:1: whether that helps, only a measurement tells"
+    assert str(end).startswith(words)
+
+
+def test_a_larger_opportunity_that_nobody_tried_leads_before_an_unsure_gain() -> None:
+    fuse = opportunity(OpportunityKind.ATTENTION, None, most=0.4)
+    left = Untried(str(fuse.kind), "no kernel", "use Pallas", fuse)
+    gained = Controlled(Gain(0.1, -0.02, 0.2, 0.0))
+    unsure = Attempt((UNROLL,), Verdict.UNSURE, "", TRIED, gained)
+    found = advised(unsure, open=left, account=account(fuse))
+    assert "Not tried: attention that is not fused" in headline(found)[0]
 
 
 def test_an_edit_by_hand_goes_on_in_its_own_sentence() -> None:
