@@ -124,7 +124,10 @@ _LOOKED_UP = re.compile(
 _LOGITS = re.compile(r"stablehlo\.dot_general .*-> tensor<(?:\d+x)+(\d+)x\w+>")
 """A product with its number of columns, which may be words."""
 
-_LOG = "stablehlo.log "  # part of a sum of exponentials
+_POWERS = re.compile(r"stablehlo\.exponential .*tensor<(?:\d+x)+(\d+)x\w+>")
+"""Exponentials with the size of their last axis. A step that drops the loss has no logarithm of their
+sum: its gradient needs none.
+"""
 
 LEAST_ROWS = 1024  # as in `pgle_hook/lookups.py`
 MOST_ONE_HOT = 1 << 18  # most rows of a table, as there
@@ -495,8 +498,9 @@ def _lookups(program: Written) -> Iterator[Alternative]:
 
 
 def _losses(program: Written) -> Iterator[Alternative]:
-    words = map(int, _LOGITS.findall(program.text))
-    if max(words, default=0) >= LEAST_WORDS and _LOG in program.text:
+    words = {int(size) for size in _LOGITS.findall(program.text)}
+    words.intersection_update(map(int, _POWERS.findall(program.text)))
+    if max(words, default=0) >= LEAST_WORDS:
         yield Alternative(Kind.LOSS, BY_HAND, str(CHUNKS), IN_CHUNKS)
 
 

@@ -68,7 +68,7 @@ train_step(params, params, jnp.ones(4))
 SCATTER = """
     %1 = stablehlo.dot_general %a, %b, contracting_dims = [1] x [0] : (tensor<64x8xbf16>, \
 tensor<8xWORDSxbf16>) -> tensor<64xWORDSxbf16> loc(#loc1)
-    %2 = stablehlo.log %1 : tensor<64xWORDSxbf16> loc(#loc2)
+    %2 = stablehlo.exponential %1 : tensor<64xWORDSxbf16> loc(#loc2)
     %3 = "stablehlo.scatter"(%z, %i, %u) <{indices_are_sorted = false}> ({
     ^bb0(%x: tensor<bf16> loc("a"), %y: tensor<bf16> loc("b")):
       %4 = stablehlo.add %x, %y : tensor<bf16> loc(#loc3)
@@ -261,6 +261,14 @@ def test_lookups_and_losses_are_tried_from_some_rows_and_words_on() -> None:
     assert kinds(1024, 4096) == [Kind.LOSS, Kind.LOOKUP, Kind.LOOKUP]
     assert kinds(1023, 4095) == []
     assert kinds((1 << 18) + 1, 4095) == [Kind.LOOKUP]  # too many for one-hot rows
+
+
+def test_a_wide_layer_without_a_softmax_over_it_is_no_loss() -> None:
+    text = SCATTER.replace("ROWS", "8").replace("WORDS", "4096")
+    narrow = text.replace("%1 : tensor<64x4096x", "%1 : tensor<64x64x")
+    kinds = lambda text: [item.kind for item in alternatives(Written((), STEP, text))]
+    assert kinds(text) == [Kind.LOSS]
+    assert kinds(narrow) == []
 
 
 PRODUCT = "stablehlo.dot_general %1, %2, {} : (tensor<8x8xbf16>) -> tensor<8x8xbf16>\n"
