@@ -125,8 +125,8 @@ _LOGITS = re.compile(r"stablehlo\.dot_general .*-> tensor<(?:\d+x)+(\d+)x\w+>")
 """A product with its number of columns, which may be words."""
 
 _POWERS = re.compile(r"stablehlo\.exponential .*tensor<(?:\d+x)+(\d+)x\w+>")
-"""Exponentials with the size of their last axis. A step that drops the loss has no logarithm of their
-sum: its gradient needs none.
+"""Exponentials with the size of their last axis. A step that drops the loss has no logarithm of
+their sum: its gradient needs none.
 """
 
 LEAST_ROWS = 1024  # as in `pgle_hook/lookups.py`
