@@ -47,6 +47,7 @@ from pgle.run.capture.captured import (
     read_captured,
 )
 from pgle.run.compiler.compile import CompileResult, compiler_with_cache
+from pgle.run.compiler.deviceless import only_choice
 from pgle.run.compiler.worker import memory_of
 from pgle.run.directory.directory import RunDirectory, check_question
 from pgle.run.directory.manifest import changed_import, imported_files
@@ -577,6 +578,9 @@ def _with_profile(
             other = compiler.compile(checking)
         except UserError as error:
             return replace(row, control=RowControl(flag, failure=str(error))), made
+    only = only_choice((*first.detours, *other.detours))
+    if only:
+        return replace(row, control=RowControl(flag, failure=only)), made
     if other.fingerprint and other.fingerprint == first.fingerprint:
         return replace(row, control=RowControl(flag)), made
     second, _ = _priced(request, empty, _made(other, asked, grown))

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 from pgle.errors import UserError, many
 from pgle.run.compiler.compile import CompileResult
+from pgle.run.compiler.deviceless import only_choice
 from pgle.run.compiler.session import Session
 from pgle.schedule.control import Controlled, other_choice
 from pgle.schedule.predict import Prediction, gain
@@ -58,6 +59,9 @@ def _control(
 ) -> Control:
     first = session.without_profile("baseline", flags).result()
     other = session.without_profile(f"{FOLDER}/baseline", (*flags, flag)).result()
+    only = only_choice((*first.detours, *other.detours))
+    if only:
+        return Control(flag, None, f"not checked by a second compilation: {only}")
     program = session.program(first)
     if program and program == session.program(other):
         return Control(flag, None)

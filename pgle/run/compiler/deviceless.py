@@ -78,3 +78,12 @@ def detour_warnings(flags: Iterable[str]) -> tuple[str, ...]:
         for item in DETOURS
         if item.flag in taken
     )
+
+
+def only_choice(flags: Iterable[str]) -> str:
+    """Why a program has only one choice of kernels for its products, by the flags that its
+    compilations needed without a GPU; empty if it has two.
+    """
+    if all(typed_flag(flag).name != TRITON for flag in flags):
+        return ""
+    return f"without a GPU the program compiles with --{TRITON}=false only"

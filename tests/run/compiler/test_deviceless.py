@@ -9,7 +9,7 @@ import pytest
 
 from pgle.run.compiler.cache import Cache
 from pgle.run.compiler.compile import Compiler, CompileRequest, CompileResult
-from pgle.run.compiler.deviceless import detour
+from pgle.run.compiler.deviceless import detour, only_choice
 from pgle.xla.flags.catalogue import release
 from pgle.xla.targets import load_target
 
@@ -105,3 +105,12 @@ def test_what_xla_says_chooses_the_detour_that_is_not_taken_yet(
     said: str, flags: list[str], flag: str
 ) -> None:
     assert detour(said, flags) == flag
+
+
+@pytest.mark.parametrize(
+    ("flags", "is_only"), [([], False), ([SOLVER], False), ([SOLVER, TRITON], True)]
+)
+def test_a_program_that_needs_other_kernels_has_no_second_choice(
+    flags: list[str], is_only: bool
+) -> None:
+    assert bool(only_choice(flags)) is is_only
