@@ -219,5 +219,5 @@ def _is_open(known: Known) -> bool:
     """Whether flags could save enough to be worth a search."""
     if known.account is None:
         return True
-    unproven = known.account.unproven
-    return unproven is not None and unproven.kind in BY_SCHEDULE
+    untried = known.account.untried
+    return untried is not None and untried.kind in BY_SCHEDULE

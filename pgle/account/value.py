@@ -170,6 +170,8 @@ class Trial:
     source: str = ""  # line of the program to edit
     part: StepPart = StepPart.COMPUTE  # the part of the step that gets shorter most
     combinations: tuple[Combination, ...] = ()  # compiled programs that hold the edit
+    # the edit does not surely help, but both compilations find it shorter
+    is_open: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -272,7 +274,8 @@ class Account:
         """The account with the results of trying edits of its program.
 
         If an edit helps, its opportunity gets the saving of the trial. The opportunity is added if
-        the account lacks it. If an edit does not help, its opportunity saves 0. If `advise` could
+        the account lacks it. If an edit does not help, its opportunity saves 0. If that is
+        unsure, only its bounds are known. If `advise` could
         not try an edit, the opportunity keeps its saving and says why. If the budget was too small
         for it, the command gets a larger one. What this answer compiled itself keeps its saving.
         """
@@ -306,6 +309,14 @@ class Account:
         if not isinstance(trial, Trial):
             return replace(item, not_tried=trial, command=None)
         tried = replace(item, tried=trial.words, command=None, expected_us=0.0)
+        if trial.is_open:
+            return replace(
+                tried,
+                expected_us=None,
+                least_us=trial.least * self.step_us,
+                most_us=trial.most * self.step_us,
+                basis=Basis.COMPILED,
+            )
         if not trial.helps:
             return replace(tried, least_us=0.0, most_us=0.0, basis=Basis.COMPILED)
         # several opportunities may have the same edit
@@ -351,10 +362,18 @@ class Account:
         """The largest opportunity that has only a bound, if that bound is worth a trial; else
         None.
         """
+        return self._largest_bound(self.opportunities)
+
+    @property
+    def untried(self) -> Opportunity | None:
+        """The largest of these that nobody tried."""
+        return self._largest_bound(
+            item for item in self.opportunities if not item.tried
+        )
+
+    def _largest_bound(self, found: Iterable[Opportunity]) -> Opportunity | None:
         open_ones = (
-            item
-            for item in self.opportunities
-            if item.expected_us is None and not item.comes_first
+            item for item in found if item.expected_us is None and not item.comes_first
         )
         most = max(open_ones, key=lambda item: item.most_us, default=None)
         if most is None or not is_worth(self.share(most.most_us)):

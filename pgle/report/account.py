@@ -174,6 +174,10 @@ def end_words(known: Known) -> Sentence:
     if account is not None and lever is not None:
         return to_act(account, lever)
     unproven = None if account is None else account.unproven
+    if account is not None and unproven is not None and unproven.tried:
+        most = figures.share(account.share(unproven.most_us))
+        words = f"{(unproven.edit or unproven.title).rstrip('.')}: saves at most {most}"
+        return Sentence.edit(f"{words}; only a measurement tells")
     if account is not None and unproven is not None and known.search is Search.NOT:
         most = figures.share(account.share(unproven.most_us))
         words = f"at most {most} is open; to try it, give pgle the program"

@@ -42,7 +42,7 @@ from pgle.run.compiler.compile import OnPhase
 from pgle.run.untried import OVER_BUDGET, TRIED_BY, Untried
 from pgle.schedule.control import Controlled
 from pgle.schedule.verdict import Verdict
-from pgle.worth import LEAST_GAIN, is_worth
+from pgle.worth import LEAST_GAIN
 
 AT_START = OF_COMMAND | {Kind.FLAGS}
 """Kinds of alternatives that change no file of the program."""
@@ -176,11 +176,7 @@ def _likely(found: Advised) -> Attempt | None:
     """The unsure attempt that saves most in both compilations; None if none saves enough, or if
     an opportunity that nobody tried may save more.
     """
-    unsure = [
-        item
-        for item in found.attempts
-        if item.verdict is Verdict.UNSURE and is_worth(item.least)
-    ]
+    unsure = [item for item in found.attempts if item.is_open]
     best = max(unsure, key=lambda item: item.least, default=None)
     untried = None if found.open is None else found.open.opportunity
     if best is None or untried is None:

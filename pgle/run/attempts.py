@@ -16,6 +16,7 @@ from pgle.run.untried import TRIED_BY, combinations_of
 from pgle.schedule.control import Controlled
 from pgle.schedule.predict import Gain
 from pgle.schedule.verdict import Verdict
+from pgle.worth import is_worth
 
 LONGEST = 240  # longest edit in characters that a screen has room for
 
@@ -59,6 +60,11 @@ class Attempt:
     def helps(self) -> bool:
         """Whether it is worth an edit."""
         return self.verdict in (Verdict.BETTER, Verdict.FITS)
+
+    @property
+    def is_open(self) -> bool:
+        """Whether both compilations make a shorter step, although it is not sure that it helps."""
+        return self.verdict is Verdict.UNSURE and is_worth(self.least)
 
     @property
     def are_values_compared(self) -> bool:
@@ -114,7 +120,9 @@ def _trial_of(best: Attempt, base: Tried) -> Trial:
     words = f"{change}, {best.name}, {best.verdict}"
     if not best.helps and best.why:
         words = f"{words}: {cut(best.why, MOST_SAID)}"
-    found = Trial(best.least, answer.low, answer.high, words, is_shorter)
+    found = Trial(
+        best.least, answer.low, answer.high, words, is_shorter, is_open=best.is_open
+    )
     (edit,) = best.changes
     if not is_shorter or edit.kind is Kind.FLAGS:
         return found

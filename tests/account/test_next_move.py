@@ -24,6 +24,7 @@ from pgle.account.value import (
     Trial,
 )
 from pgle.next import Sentence
+from pgle.report.account import end_words
 from pgle.steps.verdict import Verdict
 
 NOTHING = account()
@@ -200,3 +201,15 @@ def test_an_edit_that_has_only_a_bound_is_tried_by_the_compiler_once() -> None:
     assert next_move(Known(account=LOOPS)) is Move.ADVISE
     vain = LOOPS.with_trials({OpportunityKind.UNROLL: VAIN})
     assert next_move(Known(account=vain)) is not Move.ADVISE
+
+
+def test_an_edit_that_may_help_is_the_end_after_the_search_for_flags() -> None:
+    cast, flags = OpportunityKind.CAST, OpportunityKind.FLAGS
+    unsure = Trial(0.339, -0.02, 0.5, "unsure", helps=False, is_open=True)
+    found = account(
+        opportunity(cast, 0.35, edit="Cast x"), opportunity(flags, None, most=0.1)
+    ).with_trials({cast: unsure})
+    assert next_move(Known(account=found)) is Move.SEARCH
+    searched = Known(account=found, search=Search.IN_VAIN)
+    assert next_move(searched) is Move.END
+    assert str(end_words(searched)).startswith("Cast x: saves at most 50.0 %")

@@ -77,6 +77,16 @@ def test_nothing_is_expected_of_an_edit_that_was_tried_and_does_not_help() -> No
     assert tried.lever.kind is PROFILE
 
 
+def test_an_edit_that_may_help_stays_open_with_its_bound() -> None:
+    words = "−33.9 %, cast bfloat16, unsure"
+    unsure = Trial(0.339, -0.02, 0.5, words, helps=False, is_open=True)
+    cast = OpportunityKind.CAST
+    found = account(opportunity(cast, 0.35)).with_trials({cast: unsure})
+    assert found.lever is None
+    assert headline(found)[0].endswith("(at most 50.0 % of the step)")
+    assert "tried in vain" not in note(found)
+
+
 DIVIDED = Trial(0.7, 0.6, 0.8, "−70.0 %, sharding", helps=True, title="Divide x")
 
 
