@@ -73,12 +73,12 @@ BY_HAND = "by hand"
 """Replaces a call site: the program's own operations, wherever it writes them."""
 
 EXPLICIT = "explicit"
-"""Replaces a setting of a scan: its mesh has explicit axes."""
+"""Replaces a setting of a scan or of a step: the mesh has explicit axes."""
 
 PLACED = "place the batch so, too, and each device loads its part alone"
 """Advice, because dividing the batch only within the step still sends all of it to each device."""
 
-EXPLICIT_AXES = "the mesh has explicit axes, so that types say how a carry is divided"
+EXPLICIT_AXES = "the mesh has explicit axes, so that types say how values are divided"
 
 JIT = "jit"
 """The kind of a call site that compiles a function. Its setting is the function's name."""
@@ -454,11 +454,11 @@ def _batches(program: Written) -> Iterator[Alternative]:
     )
 
 
-def _explicit(program: Written) -> Iterator[str]:
-    """Yield call sites whose carry could be divided if its mesh had no explicit axes."""
+def _explicit(program: Written) -> Iterator[CallSite]:
+    """Yield places where values could be divided if the mesh had no explicit axes."""
     for site in program.of(Kind.SHARDING):
         if program.is_undivided and site.now == EXPLICIT:
-            yield site.where
+            yield site
 
 
 def _attentions(program: Written) -> Iterator[Alternative]:

@@ -7,8 +7,10 @@ from __future__ import annotations
 import math
 import re
 from collections import Counter
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+
+from pgle.account.levers.batch_rows import DataArray, batch_among
 
 _ARGUMENT = re.compile(r"%arg\d+: tensor<([^>]+)>")
 _NAMED = re.compile(r'^(#loc\d*) = loc\("([^"]+)"', re.MULTILINE)
@@ -16,6 +18,7 @@ _PLACED = re.compile(r'loc\((?:"([^"]+)"|(#loc\d*))\)')
 _DONOR = "jax.buffer_donor"
 _DONATED = re.compile(rf"tf\.aliasing_output|{_DONOR}")
 _RETURNS = ") -> "
+_SIGNED = re.compile(r"^i(?=\d)")  # begins a type of integers with a sign
 _ROOT = re.compile(r"[A-Za-z_]\w*")
 
 
@@ -96,6 +99,11 @@ class _Argument:
         return tuple(map(int, self.kind.split("x")[:-1]))
 
     @property
+    def dtype(self) -> str:
+        """The type of its elements, as HLO names it."""
+        return _SIGNED.sub("s", self.kind.split("x")[-1].replace("ui", "u"))
+
+    @property
     def axes(self) -> frozenset[str]:
         """Mesh axes that divide it."""
         return frozenset(re.findall(r'"(\w+)"', "".join(_SHARDED.findall(self.text))))
@@ -124,7 +132,6 @@ def _arguments(text: str) -> Iterator[_Argument]:
 _MESH = re.compile(r"^ *sdy\.mesh @(\w+) = <\[([^\]]*)\]", re.MULTILINE)
 _AXIS = re.compile(r'"(\w+)"=(\d+)')
 _SHARDED = re.compile(r"#sdy\.sharding<@\w+, \[([^\]]*)\]")
-_INTEGER = re.compile(r"x[su]?i\d+$")  # in the type of tokens and labels
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,9 +173,9 @@ class WholeBatch:
 def whole_batch(text: str) -> WholeBatch | None:
     """The batch of a module that no mesh axis divides.
 
-    The batch is what the step does not return; its size is the leading one of its largest array of
-    integers, else of its largest array. Axes that divide no argument divide it; if there are none,
-    all axes do. None: nothing is known, or the axes do not divide the size.
+    The batch is what the step does not return (`batch_among`); a parameter holds it if its largest
+    array does. Axes that divide no argument divide it; if there are none, all axes do. None:
+    nothing is known, or the axes do not divide the size.
     """
     meshes = _MESH.findall(text)
     if len(meshes) != 1:
@@ -181,18 +188,19 @@ def whole_batch(text: str) -> WholeBatch | None:
         used |= one.axes
     axes = [axis for axis, size in sizes.items() if size > 1]
     free = [axis for axis in axes if axis not in used] or axes
-    given = _undivided(arguments, _kept_by(text))
-    integers = [one for one in given if _INTEGER.search(one.kind)]
+    kept = _kept_by(text)
+    data = [one for one in arguments if one.name not in kept]
+    first = batch_among(DataArray(one.name, one.dtype, one.sizes) for one in data)
     count = math.prod(sizes[axis] for axis in free)
-    if not given or not free:
+    if first is None or not free or first.rows % count:
         return None
-    size = max(integers or given, key=lambda one: math.prod(one.sizes)).sizes[0]
-    if size % count:
+    size = first.rows
+    names = _holding(size, data)
+    if first.name not in names:  # an axis divides it already
         return None
-    names = dict.fromkeys(one.name for one in given if one.sizes[0] == size)
     others = (one.name for one in arguments if one.sizes[:1] != (size,))
     mixed = frozenset(others).intersection(names)
-    return WholeBatch(tuple(names), mixed, size, mesh, tuple(free))
+    return WholeBatch(names, mixed, size, mesh, tuple(free))
 
 
 def _kept_by(text: str) -> frozenset[str]:
@@ -201,13 +209,21 @@ def _kept_by(text: str) -> frozenset[str]:
     return frozenset((*state_of(text), *donated))
 
 
-def _undivided(
-    arguments: Sequence[_Argument], kept: Collection[str]
-) -> Sequence[_Argument]:
-    """Arrays of parameters that the step does not return and no axis divides."""
-    divided = {one.name for one in arguments if one.axes}
-    left = {*kept, *divided}
-    return [one for one in arguments if one.name not in left and one.sizes]
+def _holding(size: int, data: Iterable[_Argument]) -> tuple[str, ...]:
+    """Parameters that no axis divides, and whose largest array has `size` rows."""
+    largest: dict[str, _Argument] = {}
+    divided: set[str] = set()
+    for one in data:
+        if one.axes:
+            divided.add(one.name)
+        known = largest.setdefault(one.name, one)
+        if math.prod(one.sizes) > math.prod(known.sizes):
+            largest[one.name] = one
+    return tuple(
+        name
+        for name, one in largest.items()
+        if name not in divided and one.sizes[:1] == (size,)
+    )
 
 
 def with_divided_batch(text: str, batch: WholeBatch) -> str:

@@ -133,3 +133,46 @@ def test_a_divided_batch_computes_the_same_numbers(tmp_path: Path) -> None:
         results.append(np.load(place))
     # the gradient's sum over devices has another order
     np.testing.assert_allclose(*results, rtol=1e-5, atol=1e-6)
+
+
+def taken_by(text: str, folder: Path, **arrays: Any) -> WholeBatch | None:
+    """The batch of a step that takes a weight and some arrays, and returns the weight."""
+    folder.mkdir(exist_ok=True)
+    arguments = ", ".join(arrays)
+    scope: dict[str, Any] = {"jax": jax, "jnp": jnp}
+    exec(f"def step(w, {arguments}): return w - {text}", scope)
+    weight = args_of(weights=())[0]
+    args = (weight, *arrays.values())
+    return whole_batch(
+        lowered_step(scope["step"], args, folder, load_target("h100")).read_text()
+    )
+
+
+def array(*sizes: int, dtype: Any = jnp.float32) -> jax.ShapeDtypeStruct:
+    return jax.ShapeDtypeStruct(sizes, dtype)
+
+
+def test_a_random_key_is_not_divided_in_place_of_the_batch(tmp_path: Path) -> None:
+    masked = "x.T @ jnp.where(jax.random.bernoulli(key, 0.5, x.shape), x, 0)"
+    key = array(4, dtype=jnp.uint32)
+    with jax.default_prng_impl("rbg"):
+        found = taken_by(masked, tmp_path, x=array(8, 16), key=key)
+    assert found is not None
+    assert (found.names, found.size) == (("x",), 8)
+
+
+def test_a_frozen_weight_is_not_divided_in_place_of_the_batch(tmp_path: Path) -> None:
+    given = {"x": array(8, 16), "frozen": array(16, 16)}
+    assert taken_by("frozen.T @ frozen * x.mean()", tmp_path, **given) is None
+
+
+def placed_on(*axes: str) -> jax.sharding.NamedSharding:
+    kinds = (jax.sharding.AxisType.Auto,) * 2
+    mesh = jax.sharding.AbstractMesh((2, 2), ("data", "model"), axis_types=kinds)
+    return jax.sharding.NamedSharding(mesh, jax.P(*axes))
+
+
+def test_positions_are_not_divided_although_the_batch_is(tmp_path: Path) -> None:
+    x = jax.ShapeDtypeStruct((8, 16), jnp.float32, sharding=placed_on("data"))
+    given = {"x": x, "at": array(4, dtype=jnp.int32)}
+    assert taken_by("x.T @ x * at.sum()", tmp_path, **given) is None

@@ -475,8 +475,22 @@ def test_a_carry_whose_type_says_how_it_is_divided_is_left_alone(
         jax.ShapeDtypeStruct((8, 16), jnp.float32, sharding=on("data")),
     ]
     with jax.sharding.use_abstract_mesh(mesh):
-        (site,) = noted(DIVIDED, args, tmp_path)
-    assert site.now == "explicit"
+        sites = noted(DIVIDED, args, tmp_path)
+    assert [site.now for site in sites if site.where] == ["explicit"]
+
+
+def test_a_step_on_a_mesh_with_explicit_axes_is_not_divided(tmp_path: Path) -> None:
+    kinds = (jax.sharding.AxisType.Explicit,)
+    mesh = jax.sharding.AbstractMesh((4,), ("data",), axis_types=kinds)
+    whole = jax.sharding.NamedSharding(mesh, jax.P())
+    weight = jax.ShapeDtypeStruct((16, 16), jnp.float32, sharding=whole)
+    args = [weight, jax.ShapeDtypeStruct((8, 16), jnp.float32)]
+    body = "        return jnp.tanh(x @ w).sum()\n"
+    sites = noted(body, args, tmp_path)
+    text = lowered(body, args, tmp_path)
+    program = Written(sites, Path("jit_step.mlir"), text, is_undivided=True)
+    assert [one for one in alternatives(program) if one.kind is Kind.SHARDING] == []
+    assert "explicit axes" in program.left_out
 
 
 def test_a_carry_within_a_shard_map_is_left_alone(tmp_path: Path) -> None:

@@ -15,6 +15,7 @@ from functools import cached_property
 from math import fsum
 
 from pgle.account.levers.alike import Alike, Classes, both, copies_of
+from pgle.account.levers.batch_rows import DataArray, batch_among
 from pgle.account.levers.flow import GRADIENT, RESHAPED, Flow
 from pgle.account.step_costs import StepCosts
 from pgle.costs.estimate.communication import (
@@ -36,8 +37,6 @@ COMBINED_BYTES = 30 << 20
 """XLA combines collectives up to this size (openxla/xla `gpu_compiler.cc`, default thresholds of
 the combiners).
 """
-
-_INTEGERS = ("s32", "u32", "s64", "u64", "s16", "u16", "s8", "u8")  # tokens, labels
 
 _FROM_WEIGHTS = RESHAPED.union(
     ("slice", "dynamic-slice", "async-start", "async-done", "opt-barrier"),
@@ -77,16 +76,14 @@ def whole_batch(module: Module, alike: Alike) -> Batch | None:
     None if they cannot, or if pgle cannot tell the batch from the state.
     """
     state = _state_of(module)
-    arrays = [
-        item
+    data = batch_among(
+        DataArray(item.name, item.shape.dtype, item.shape.dimensions)
         for item in _parameters(module)
-        if item.name not in state and item.shape.dimensions
-    ]
-    if not state or not arrays:
+        if item.name not in state
+    )
+    if not state or data is None:
         return None
-    integers = [item for item in arrays if item.shape.dtype in _INTEGERS]
-    first = max(integers or arrays, key=lambda item: item.shape.count)
-    classes = alike.of_parameter(first)
+    classes = alike.of_parameter(module.instructions[data.name])
     shared = classes
     for name in state:
         shared = both(shared, alike.of_parameter(module.instructions[name]))
@@ -94,10 +91,9 @@ def whole_batch(module: Module, alike: Alike) -> Batch | None:
     if is_apart:
         classes = shared
     count = copies_of(classes)
-    rows = first.shape.dimensions[0]
-    if count < 2 or rows % count:
+    if count < 2 or data.rows % count:
         return None
-    return Batch(rows, count, _groups(classes), is_apart)
+    return Batch(data.rows, count, _groups(classes), is_apart)
 
 
 def _parameters(module: Module) -> Sequence[Instruction]:

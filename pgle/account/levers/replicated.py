@@ -136,14 +136,16 @@ def _is_by_compiler(module: Module, name: str) -> bool:
 
 _EDIT = (
     "Constrain the activations that the product takes, in a scan its carry, to the mesh axis of "
-    'the batch, as data here: x = jax.lax.with_sharding_constraint(x, P("data")).'
+    "the batch, as data here: "
+    'x = jax.lax.with_sharding_constraint(x, NamedSharding(mesh, P("data"))).'
 )
 
 
 _EDIT_OF_BATCH = (
     "Place the batch divided over the mesh axes that have it whole, as data here: "
     'jax.device_put(batch, NamedSharding(mesh, P("data"))), or constrain it first in the step: '
-    'batch = jax.lax.with_sharding_constraint(batch, NamedSharding(mesh, P("data"))). '
+    'batch = jax.lax.with_sharding_constraint(batch, NamedSharding(mesh, P("data"))), or '
+    "jax.reshard if the mesh has explicit axes. "
     "In a scan constrain the carry, too."
 )
 

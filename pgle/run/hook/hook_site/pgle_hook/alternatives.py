@@ -138,6 +138,8 @@ class Alternatives:
     def divided(self, args, options):
         """Record how the arguments of a function are divided over devices."""
         self._batches.called(args, options)
+        if self._batches.are_explicit:
+            self._note("sharding", NOWHERE, batches.EXPLICIT, {})
 
     def why_not(self, error):
         """Say in a line why the chosen alternatives cannot be made."""

@@ -39,6 +39,12 @@ class Batches:
         if any(_mesh_of(self._jax, leaf) for leaf in leaves):
             self._leaves = [leaf for leaf in leaves if hasattr(leaf, "dtype")]
 
+    @property
+    def are_explicit(self):
+        """Whether some arguments are on a mesh with explicit axes."""
+        meshes = [_mesh_of(self._jax, leaf) for leaf in self._leaves]
+        return any(_are(_EXPLICIT, one, one.axis_names) for one in meshes if one)
+
     def counting(self, usual):
         """Return a function that constrains shardings, and counts the program's calls."""
 
