@@ -6,6 +6,7 @@ user's files do not change.
 
 from __future__ import annotations
 
+import itertools
 import math
 import re
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
@@ -279,12 +280,13 @@ class Alternative:
         written = list(edits)
         if len(edits) > 1:
             written = [f"{edit} in {', '.join(at)}" for edit, at in edits.items()]
+        limits = dict.fromkeys((self.limit, *_in_several_ways(edits), *notes))
         return replace(
             self,
             where=where,
             edit="; ".join(written),
             made_at=BY_HAND,
-            limit="; ".join(filter(None, (self.limit, *notes))),
+            limit="; ".join(filter(None, limits)),
             library=found[0].library,
         )
 
@@ -401,6 +403,19 @@ class Written:
         for kind in Kind:
             left += list(self._places(kind).values())[MOST_SITES:]
         return left
+
+
+def _in_several_ways(edits: Mapping[str, Sequence[str]]) -> Iterator[str]:
+    """Yield a warning for each place that has several edits, such as a function for attention
+    that is called with two masks. One of its edits alone is wrong for the other calls.
+
+    Args:
+        edits: places by the edit that each needs.
+    """
+    every = [*itertools.chain.from_iterable(edits.values())]
+    for place in dict.fromkeys(every):
+        if every.count(place) > 1:
+            yield f"{place} runs in several ways: write each edit for its own calls"
 
 
 def no_fused_attention(vendor: Vendor) -> str:
@@ -559,7 +574,8 @@ def _unrolls(program: Written) -> Iterator[Alternative]:
             if site.now == "1" and site.length >= count:
                 usual = f"jax.lax.scan(…, unroll={count})"
                 edit = edit_of(site, str(count), usual)
-                limit = NO_LOOP if count == site.length else ""
+                # XLA removes a loop of one iteration
+                limit = NO_LOOP if site.length < 2 * count else ""
                 yield Alternative(
                     Kind.UNROLL, site.where, str(count), edit, limit=limit
                 )

@@ -225,6 +225,12 @@ def test_unrolling_all_iterations_is_said_as_what_it_is() -> None:
     assert ["are written out" in item.limit for item in found] == [False, True]
 
 
+def test_a_loop_of_one_iteration_and_a_rest_is_written_out_too() -> None:
+    scan = CallSite("unroll", "a.py:3", "1", length=6)
+    found = alternatives(Written([scan], STEP, ""))
+    assert ["are written out" in item.limit for item in found] == [False, True]
+
+
 def test_jax_has_no_fused_attention_for_amd() -> None:
     sites = [CallSite("attention", "a.py:1", "xla")]
     on_amd = Written(sites, STEP, "", vendor=AMD)

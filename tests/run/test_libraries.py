@@ -63,6 +63,17 @@ def test_attention_by_hand_in_a_library_is_edited_where_the_library_is_called() 
     assert "attention_fn=" in made.at([library]).edit
 
 
+def test_a_line_that_runs_in_several_ways_needs_each_edit_for_its_own_calls() -> None:
+    made = Alternative(Kind.ATTENTION, BY_HAND, "cudnn", "usual")
+    own = CallSite("attention", "a.py:1", BY_HAND, call="attend(causal)")
+    cross = CallSite("attention", "a.py:1", BY_HAND, call="attend(mask)")
+    both = made.at([own, cross])
+    assert both.edit == "attend(causal) in a.py:1; attend(mask) in a.py:1"
+    assert both.limit.startswith("a.py:1 runs in several ways")
+    elsewhere = CallSite("attention", "a.py:2", BY_HAND, call="attend(mask)")
+    assert not made.at([own, elsewhere]).limit
+
+
 @pytest.mark.parametrize(
     ("kind", "usual"),
     [
