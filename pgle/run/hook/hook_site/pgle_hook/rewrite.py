@@ -44,6 +44,7 @@ class Value:
         "constant",
         "inner",
         "is_carried",
+        "is_fixed",
         "moves",
         "node",
         "outside",
@@ -57,6 +58,8 @@ class Value:
         # for an argument of an operation's body: the value from outside
         self.outside = None
         self.is_carried = False  # changed from one iteration to the next
+        # whether it depends on no argument, as far as is known
+        self.is_fixed = constant is not None if node is None else node.is_fixed
         # whether it depends on what is differentiated
         self.moves = node is not None and node.moves and _is_number(aval)
 
@@ -86,7 +89,7 @@ class Value:
 class Node:
     """An operation."""
 
-    __slots__ = ("eqn", "eqns", "ins", "moves", "name", "outs", "params")
+    __slots__ = ("eqn", "eqns", "ins", "is_fixed", "moves", "name", "outs", "params")
 
     def __init__(self, eqn, ins, within=()):
         self.eqn = eqn
@@ -98,6 +101,8 @@ class Node:
         self.params = eqn.params
         self.ins = ins
         self.moves = self.name != "stop_gradient" and any(one.moves for one in ins)
+        is_known = not self.name.startswith("random") and self.name not in OF_DEVICES
+        self.is_fixed = is_known and all(one.is_fixed for one in ins)
         self.outs = [Value(var.aval, self) for var in eqn.outvars]
 
     def bound(self, taken, **settings):
@@ -184,14 +189,15 @@ def constant_of(jax, value):
         is_traced = isinstance(value.constant, jax.core.Tracer)
         return None if is_traced else value.constant
     node = value.node
-    if node is None or _size(value) > MOST_ELEMENTS or len(node.outs) > 1:
+    if node is None or not value.is_fixed:
+        return None
+    if _size(value) > MOST_ELEMENTS or len(node.outs) > 1:
         return None
     if node.name in VARIED:
         return constant_of(jax, node.ins[0])
-    if node.name.startswith("random") or node.name in OF_DEVICES:
-        return None
     taken = [constant_of(jax, one) for one in node.ins]
     if any(one is None for one in taken):
+        value.is_fixed = False  # so that nobody looks at its operands again
         return None
     with SetAside(), jax.ensure_compile_time_eval():
         value.constant = node.bound(taken)[0]
