@@ -1,11 +1,12 @@
 """Published pairs of times, before and after one change of a program, and what pgle predicts.
 
     python benchmarks/advise_pairs.py FOLDER --page docs/evidence/advise-pairs.md
+    python benchmarks/advise_pairs.py FOLDER --table --short docs/advise.md
 
 Each pair of `PAIRS` was published by somebody else. Its program is `programs/advise_pair.py`, with
 the words of the pair; both variants are compiled twice and priced, as `pgle advise` does. A pair
 whose file is in FOLDER is not computed again: repeat the command to continue. Nothing is fitted.
---page replaces the table of a page between its marks.
+--page and --short replace the table of a page between its marks.
 """
 
 from __future__ import annotations
@@ -240,10 +241,10 @@ def main() -> None:
         if is_wanted and not place.exists() and not options.table:
             _compute(pair, place)
     found = dict(_records(options.folder))
-    if options.page:
-        page = options.page.read_text()
-        lines = "\n".join(_table(found))
-        write_files({options.page: _between_marks(page, lines)}, force=True)
+    for page, columns in ((options.page, len(COLUMNS)), (options.short, SHORT)):
+        if page:
+            lines = "\n".join(_table(found, columns))
+            write_files({page: _between_marks(page.read_text(), lines)}, force=True)
 
 
 def _with(words: str, others: str) -> str:
@@ -387,9 +388,10 @@ COLUMNS = (
     "predicted step (ms)",
     "memory (GiB)",
 )
+SHORT = 9  # columns of the table that docs/advise.md has
 
 
-def _table(records: dict[str, dict[str, Any]]) -> Iterator[str]:
+def _table(records: dict[str, dict[str, Any]], columns: int) -> Iterator[str]:
     """A row for each pair, the farthest off first; then what is missing."""
     judged = []
     failed = []
@@ -415,11 +417,11 @@ def _table(records: dict[str, dict[str, Any]]) -> Iterator[str]:
     if missing:
         yield f"Not run: {', '.join(missing)}."
     yield ""
-    yield f"| {' | '.join(COLUMNS)} |"
-    yield "|---" * len(COLUMNS) + "|"
+    yield f"| {' | '.join(COLUMNS[:columns])} |"
+    yield "|---" * columns + "|"
     judged.sort(key=lambda item: (item.has_sign, -abs(item.off)))
     for item in judged:
-        yield f"| {' | '.join(_cells(item))} |"
+        yield f"| {' | '.join(_cells(item)[:columns])} |"
 
 
 def _cells(item: Judged) -> tuple[str, ...]:
@@ -460,6 +462,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--pair", nargs="+", default=[], help="only these")
     parser.add_argument("--table", action="store_true", help="compute nothing")
     parser.add_argument("--page", type=Path, help="it gets the table")
+    parser.add_argument("--short", type=Path, help="it gets the first columns")
     return parser
 
 
