@@ -144,6 +144,27 @@ def test_another_scale_of_attention_to_words_differs(tokens: Any) -> None:
     assert program.compared().differs
 
 
+def test_a_change_that_needs_a_larger_size_is_compared_there() -> None:
+    program = Program(3.0)
+    values = importlib.import_module("pgle_hook.values")
+    widths: list[int] = []
+
+    def step(w: Any, x: Any) -> Any:
+        widths.append(x.shape[-1])
+        factor = program.factor if program.is_on else 1.0
+        return w, jax.value_and_grad(lambda w: factor * (x @ w).var())(w)
+
+    is_made = lambda: widths[-1] > 16
+    found: list[dict[str, Any]] = []
+    made = values.Values(jax, program.use, found.append, is_made=is_made)
+    made.see_gradients()
+    made.compare(step, arguments(((2048, 2048), (24, 2048)), jnp.float32), {})
+    result = ComparedValues(**found[0])
+    assert result.why == ""
+    assert result.differs
+    assert "2048 → 64" in result.sizes
+
+
 def test_layers_and_a_batch_of_activations_become_two() -> None:
     program = Program()
     program.step = lambda ws, x: (x @ ws[0]).sum()  # type: ignore[method-assign]

@@ -31,6 +31,7 @@ MOST_TRIED = 8  # sizes that are made small, the largest first
 DRAWN = 1_000_003  # random numbers; a prime, so that no axis repeats them in step
 LEAST_SIZE = 8  # a smaller one stays
 SMALL = 16  # what becomes of a size
+LARGER = 64  # the same if the change is not found: 16 heads of 16 have one feature each
 PAIR = 2
 """Reduced size of a dimension that only counts arrays of at least two axes, such as layers or a
 batch of activations. With one row, mixed-up rows would not show.
@@ -195,9 +196,12 @@ class Values:
         leaves, structure = self._jax.tree_util.tree_flatten((args, options))
         with SetAside(), _Unsharded(self._jax):
             try:
-                original = self._original_of(function, leaves, structure)
-                self._use(True)
-                program = self._traced(original.step)
+                for small in (SMALL, LARGER):
+                    original = self._original_of(function, leaves, structure, small)
+                    self._use(True)
+                    program = self._traced(original.step)
+                    if self._is_made():
+                        break
                 before, after = self._both(original, program)
             except _TooLongError as error:
                 return {"why": str(error)}
@@ -213,18 +217,18 @@ class Values:
             return {"why": "the change is not found in it at a small size"}
         return self._judged(original, program, before, after)
 
-    def _original_of(self, function, leaves, structure):
+    def _original_of(self, function, leaves, structure, small):
         """Return the unchanged function, computed once for all its alternatives with one
         rounding.
         """
-        key = (function, structure, list(map(_described, leaves)), self._unit())
+        key = (function, structure, list(map(_described, leaves)), self._unit(), small)
         if self._original is None or self._original.key != key:
             self._original = None  # free it before another one takes as much memory
             self._use(False)
             step = _Step(self._jax, function, leaves, structure)
             with jax_private.traced_only():
                 step.look()
-                step.shrink()
+                step.shrink(small)
             self._original = _Original(key, step, self._traced(step))
         return self._original
 
@@ -456,7 +460,7 @@ class _Step:
         self.made = [*self.arrays(), *_arrays_in(eqns)]
         self._numbers = _numbers_in(eqns)
 
-    def shrink(self):
+    def shrink(self, small_size=SMALL):
         """Reduce each size with which the function can still be traced, alone or together with
         others.
         """
@@ -469,10 +473,10 @@ class _Step:
         wanted = sorted((size for size in places if size >= LEAST_SIZE), reverse=True)
         least = {}
         for size in wanted[:MOST_TRIED]:
-            small = _small(places[size], size in inner)
+            small = _small(places[size], size in inner, small_size)
             number = self._numbers.get(size, 0)
             if number >= small:
-                small = number // SMALL * SMALL + SMALL
+                small = number // small_size * small_size + small_size
             if small < size:
                 least[size] = small
                 self._traces_with({size: small})
@@ -482,9 +486,9 @@ class _Step:
             left = [size for size in left if size not in self._sizes]
         for size in left:
             self._shrink_some_axes(size, least[size])
-        self._shrink_first_axes()
+        self._shrink_first_axes(small_size)
 
-    def _shrink_first_axes(self):
+    def _shrink_first_axes(self, small_size):
         """Reduce axes that only count arrays, even if something else has the same size, such as
         batch and heads. With a unique size, an axis shows whether it only counts.
         """
@@ -496,16 +500,16 @@ class _Step:
             if self._sizes.get(shape[0], shape[0]) > PAIR:
                 by_size.setdefault(shape[0], set()).add((shape, 0))
         for axes in itertools.islice(by_size.values(), MOST_TRIED):
-            self._shrink_by_itself(axes)
+            self._shrink_by_itself(axes, small_size)
 
-    def _shrink_by_itself(self, axes):
+    def _shrink_by_itself(self, axes, small_size):
         """Give axes a unique size, look at the values computed, and reduce the axes."""
         before = self._sizes
         if not self._traces_with(dict.fromkeys(axes, OWN)):
             return
         self.look()
         is_inner = any(axis for axis, _ in _places(self.made)[OWN])
-        small = _small(_places(self.arrays())[OWN], is_inner)
+        small = _small(_places(self.arrays())[OWN], is_inner, small_size)
         self._sizes = before
         self._traces_with(dict.fromkeys(axes, small))
 
@@ -700,12 +704,12 @@ def _is_number(value):
     return "float" in str(value.dtype)
 
 
-def _small(places, is_inner):
+def _small(places, is_inner, small_size):
     """The reduced size, from the axes of arguments that have a size and their numbers. `is_inner`:
     whether the step computes a value in which the size is not first, such as scores.
     """
     if any(axis > 0 for axis, _ in places):
-        return SMALL
+        return small_size
     is_count = all(count > 2 for _, count in places) and not is_inner
     return PAIR if is_count else WORDS
 
