@@ -100,17 +100,40 @@ def width_of(module: Module, scatter: Instruction) -> int:
 
 def _most_repeats(module: Module, scatter: Instruction, caller: Instruction) -> int:
     """Return how often one row can repeat: all rows can be equal, unless the indices are a divided
-    permutation.
+    permutation or places that windows selected.
 
     A mixture of experts sends each token to k experts. The indices are an argsort of tokens × k
-    entries, divided by k, so each row of the operand occurs k times.
+    entries, divided by k, so each row of the operand occurs k times. The gradient of max pooling
+    adds one value for each window, to a place in it.
     """
     rows = rows_of(module, scatter)
+    if _OF_POOLING in scatter.op_name:
+        return min(rows, _windows_over_a_place(module, rows) or rows)
     arrays = len(scatter.operands) // 2
     permuted = _permuted(module, scatter.operands[arrays], caller) if arrays else 0
     if not permuted:
         return rows
     return min(rows, -(-permuted // places_of(module, scatter)))
+
+
+_OF_POOLING = "select_and_scatter"
+"""In JAX's names of the gradient of max pooling."""
+
+
+def _windows_over_a_place(module: Module, count: int) -> int:
+    """Return how many windows cover one place at most, if there are `count` windows; 0 if the
+    module selects places in no windows of this number.
+
+    XLA finds the places by a reduce-window of positions next to the values.
+    """
+    found = [0]
+    for item in module.instructions.values():
+        if item.opcode != "reduce-window" or len(item.shape.arrays) < 2:
+            continue
+        if item.shape.arrays[0].count == count:
+            covering = [-(-size // max(stride, 1)) for size, stride in item.windows]
+            found.append(prod(covering))
+    return max(found)
 
 
 def _permuted(module: Module, indices: str, caller: Instruction) -> int:

@@ -185,6 +185,8 @@ class Instruction:
     dimensions: tuple[int, ...] = ()  # attribute ``dimensions`` of opcodes in `MAPPED`
     # start, limit and stride of a slice, by dimension
     slices: tuple[tuple[int, int, int], ...] = ()
+    # size and stride of the windows of a reduce-window, by dimension
+    windows: tuple[tuple[int, int], ...] = ()
 
     @property
     def line(self) -> str:

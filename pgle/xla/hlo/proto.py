@@ -300,6 +300,10 @@ def _precision(config: hlo_pb2.PrecisionConfig) -> str:
     return ""
 
 
+def _windows(window: hlo_pb2.Window) -> tuple[tuple[int, int], ...]:
+    return tuple([(one.size, one.stride) for one in window.dimensions])
+
+
 def _particulars(item: hlo_pb2.HloInstructionProto) -> dict[str, Any]:
     """Return the fields that only few instructions have."""
     read = _READ_OF_OPCODE.get(item.opcode)
@@ -331,6 +335,7 @@ _READ_OF_OPCODE: Mapping[
         )
     },
     "fft": lambda item: {"fft_length": tuple(item.fft_length)},
+    "reduce-window": lambda item: {"windows": _windows(item.window)},
     **{
         opcode: lambda item: {"dimensions": tuple(item.dimensions)} for opcode in MAPPED
     },

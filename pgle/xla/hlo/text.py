@@ -34,7 +34,7 @@ _ATTRIBUTE = re.compile(
     r"(?:^|, )(calls|to_apply|condition|body|branch_computations|true_computation|false_computation"
     r"|called_computations|select|scatter|control-predecessors|index|channel_id|custom_call_target"
     r"|kind|lhs_contracting_dims|is_host_transfer|source_target_pairs|direction"
-    r"|operand_precision|algorithm|fft_length|dimensions|iota_dimension|slice)="
+    r"|operand_precision|algorithm|fft_length|dimensions|iota_dimension|slice|window)="
     r'(\{(?:[^{}]|\{[^{}]*\})*\}|"(?:[^"\\]|\\.)*"|[^,\s]+)'
 )
 _LATENCY = re.compile(r'[{,]\s*latency_metadata="(\d+)"')
@@ -165,6 +165,16 @@ def _slices(value: str) -> tuple[tuple[int, int, int], ...]:
     )
 
 
+def _windows(value: str) -> tuple[tuple[int, int], ...]:
+    """Return size and stride of the windows in ``{size=1x3 stride=1x2 pad=0_0x0_1}``; XLA leaves
+    out strides of 1.
+    """
+    stated = dict(re.findall(r"(size|stride)=(\d[\dx]*)", value))
+    sizes = stated.get("size", "").split("x") if "size" in stated else []
+    strides = stated["stride"].split("x") if "stride" in stated else ["1"] * len(sizes)
+    return tuple([(int(a), int(b)) for a, b in zip(sizes, strides, strict=False)])
+
+
 _FIELDS: Mapping[str, tuple[str, str, Callable[[str], Any]]] = {
     "control-predecessors": ("control_predecessors", "", _names),
     "channel_id": ("channel_id", "", _number),
@@ -187,6 +197,7 @@ _FIELDS: Mapping[str, tuple[str, str, Callable[[str], Any]]] = {
     "operand_precision": ("precision", "", _highest),
     "algorithm": ("precision", "", lambda value: "" if value == "unset" else value),
     "slice": ("slices", "slice", _slices),
+    "window": ("windows", "reduce-window", _windows),
     "iota_dimension": ("dimensions", "iota", lambda value: (int(value),)),
     "fft_length": ("fft_length", "fft", _sizes),
     "index": ("tuple_index", "get-tuple-element", _number),

@@ -126,6 +126,41 @@ def test_rows_of_a_divided_argsort_repeat_as_often_as_it_is_longer_than_the_resu
     assert bounded.extreme_us == pytest.approx(bounded.least_us + 8 * SAME_SWAPPED_US)
 
 
+def pooled(*windows: tuple[int, int], count: int = 1000) -> Range:
+    """The gradient of max pooling, where windows overlap."""
+    values = Shape("f32", (count,))
+    places = Shape("s32", (count,))
+    selected = Instruction(
+        "w",
+        "reduce-window",
+        Shape("tuple", elements=(values, places)),
+        "e",
+        ("x",),
+        windows=windows,
+    )
+    scatter = Instruction(
+        "s",
+        "scatter",
+        Shape("f32", (4000,)),
+        "e",
+        ("x", "i", "u"),
+        op_name="jit(step)/transpose(jvp())/select_and_scatter_add",
+    )
+    indices = operand("i", "s32", 1000, 1)
+    return found(selected, indices, operand("u", "f32", 1000), scatter)
+
+
+def test_a_place_of_max_pooling_repeats_as_often_as_windows_cover_it() -> None:
+    known = pooled((1, 1), (3, 2), (3, 2))
+    assert known.extreme_us == pytest.approx(known.least_us + 4 * SAME_SWAPPED_US)
+    assert known.most_us == pytest.approx(known.least_us + 4 * ADDED_US)
+
+
+def test_without_its_windows_all_places_of_max_pooling_may_be_one() -> None:
+    known = pooled((3, 2), count=999)
+    assert known.extreme_us == pytest.approx(known.least_us + 1000 * SAME_SWAPPED_US)
+
+
 def test_a_scatter_that_overwrites_has_no_rows_that_wait() -> None:
     scatter = Instruction(
         "s", "scatter", X.shape, "e", ("x", "i", "u"), called=("replace",)

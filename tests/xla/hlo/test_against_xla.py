@@ -200,6 +200,35 @@ def test_a_text_of_any_form_is_read_as_xla_reads_it(form: str) -> None:
     assert facts(module_from_text(text.encode(), "m.txt")) == facts(parsed_by_xla(text))
 
 
+@pytest.mark.parametrize(
+    "window",
+    [
+        "{size=1x3 stride=1x2 pad=0_0x0_1}",
+        "{size=1x3 pad=0_0x1_1}",
+        "{ size=1x1 }",
+        "{stride=1x3 size=2x3}",
+    ],
+)
+def test_windows_are_read_as_xla_reads_them(window: str) -> None:
+    result = {"{size=1x3 stride=1x2 pad=0_0x0_1}": "8,4", "{ size=1x1 }": "8,8"}
+    shape = result.get(window, "8,8" if "pad" in window else "7,2")
+    text = (
+        "HloModule m\n\n"
+        "%most (a: f32[], b: f32[]) -> f32[] {\n  %a = f32[] parameter(0)\n"
+        "  %b = f32[] parameter(1)\n  ROOT %m = f32[] maximum(%a, %b)\n}\n\n"
+        f"ENTRY %main (x: f32[8,8]) -> f32[{shape}] {{\n  %x = f32[8,8] parameter(0)\n"
+        "  %low = f32[] constant(0)\n"
+        f"  ROOT %w = f32[{shape}] reduce-window(%x, %low), window={window}, to_apply=%most\n}}\n"
+    )
+    read = module_from_text(text.encode(), "m.txt")
+    (ours,) = [item for item in read.walk() if item.opcode == "reduce-window"]
+    (theirs,) = [
+        item for item in parsed_by_xla(text).walk() if item.opcode == "reduce-window"
+    ]
+    assert ours.windows == theirs.windows
+    assert ours.windows
+
+
 def test_a_module_without_header_is_named_by_its_entry() -> None:
     """Nothing says that it is scheduled, so XLA's order is its own."""
     text = FORMS["no signatures"](MODULE).replace("%", "").partition("\n")[2]
