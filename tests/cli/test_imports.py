@@ -23,7 +23,7 @@ MOST = {
     "verify": 99,
     "convert": 89,
     "compare": 82,
-    "predict": 133,
+    "predict": 134,
 }
 """Files of pgle that a command loads at most."""
 

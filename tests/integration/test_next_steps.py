@@ -381,7 +381,7 @@ def after_compilations(run: RunDirectory, module: Path) -> Iterator[str]:
                 share = 1 - new_us / 100
                 answer = Gain(share=share, low=share, high=share, idle_share=0.0)
                 found = SimpleNamespace(
-                    gained=SimpleNamespace(answer=answer), account=known, is_measured=False, holds=True,
+                    gained=SimpleNamespace(answer=answer), account=known, is_measured=False, holds=True, lower_bound_why="",
                     good=True, costs_are="estimated", tune=tune_line(command),
                     measure=measure_line(command), advise=advise_line(command), run=None,
                     request=SimpleNamespace(no_step="", failed=False),
