@@ -414,13 +414,12 @@ class Account:
         if of_one_program is not None:
             compiled_us = of_one_program.saved * self.step_us
         others = [item for item in found if not _is_of(item, of_one_program)]
-        saved = [(item.part, us) for item, us in _once(others)]
+        by_part: dict[StepPart, list[float]] = {}
+        for item, us in _once(others):
+            by_part.setdefault(item.part, []).append(us)
         added_us = sum(
-            min(
-                fsum(us for each, us in saved if each is part),
-                self.parts.get(part, 0.0),
-            )
-            for part in {part for part, _ in saved}
+            min(fsum(saved), self.parts.get(part, 0.0))
+            for part, saved in by_part.items()
         )
         together_us = min(compiled_us + added_us, self.step_us)
         return max(together_us, *(item.known_saving_us for item in found), 0.0)

@@ -119,10 +119,6 @@ def changed_arguments(usual: Module, other: Module) -> list[str]:
 
 def _arguments(module: Module) -> list[tuple[str, str]]:
     """Name and shape of each argument, in their order."""
-    parameters = [
-        item
-        for item in module.entry_computation.instructions
-        if item.opcode == "parameter"
-    ]
+    parameters = module.entry_computation.parameters
     ordered = sorted(parameters, key=lambda item: item.parameter_number or 0)
     return [(item.op_name, str(item.shape)) for item in ordered]

@@ -32,8 +32,7 @@ def state_of(text: str) -> list[str]:
         groups.setdefault(argument.name, Counter())[argument.kind] += 1
         if _DONATED.search(argument.text):
             donated.add(argument.name)
-    returned = _main(text).partition(_RETURNS)[2]
-    left = Counter(re.findall(r"tensor<([^>]+)>", returned))
+    left = _returned(text)
     found = []
     for name, kinds in groups.items():
         if kinds <= left:
@@ -70,8 +69,7 @@ def work_of(before: str, after: str) -> float:
 
 def _taken_only(text: str) -> Counter[tuple[int, ...]]:
     """Shapes of the arguments of a module that are not among its results."""
-    returned = _main(text).partition(_RETURNS)[2]
-    left = Counter(re.findall(r"tensor<([^>]+)>", returned))
+    left = _returned(text)
     found: Counter[tuple[int, ...]] = Counter()
     for argument in _arguments(text):
         if left[argument.kind]:
@@ -112,6 +110,12 @@ class _Argument:
 def _main(text: str) -> str:
     """The line of a module that begins its entry."""
     return next((line for line in text.splitlines() if " @main(" in line), "")
+
+
+def _returned(text: str) -> Counter[str]:
+    """How many results of a module have each type: ``8x4xf32``."""
+    returned = _main(text).partition(_RETURNS)[2]
+    return Counter(re.findall(r"tensor<([^>]+)>", returned))
 
 
 def _arguments(text: str) -> Iterator[_Argument]:

@@ -78,7 +78,7 @@ def whole_batch(module: Module, alike: Alike) -> Batch | None:
     state = _state_of(module)
     data = batch_among(
         DataArray(item.name, item.shape.dtype, item.shape.dimensions)
-        for item in _parameters(module)
+        for item in module.entry_computation.parameters
         if item.name not in state
     )
     if not state or data is None:
@@ -96,16 +96,11 @@ def whole_batch(module: Module, alike: Alike) -> Batch | None:
     return Batch(data.rows, count, _groups(classes), is_apart)
 
 
-def _parameters(module: Module) -> Sequence[Instruction]:
-    items = module.entry_computation.instructions
-    return [item for item in items if item.opcode == "parameter"]
-
-
 def _state_of(module: Module) -> frozenset[str]:
     """Names of the parameters that are state: the donated ones; if none is donated, those with the
     shape of a result.
     """
-    parameters = _parameters(module)
+    parameters = module.entry_computation.parameters
     donated = [item for item in parameters if item.parameter_number in module.donated]
     if donated:
         return frozenset([item.name for item in donated])
@@ -389,9 +384,8 @@ def sizes_of_state(module: Module) -> set[tuple[int, ...]]:
     """
     entry = module.entry_computation
     taken: set[tuple[int, ...]] = set()
-    for item in entry.instructions:
-        if item.opcode == "parameter":
-            taken.update(sizes_of(item.shape))
+    for item in entry.parameters:
+        taken.update(sizes_of(item.shape))
     return taken.intersection(sizes_of(module.instructions[entry.root].shape))
 
 

@@ -68,8 +68,8 @@ def _copies(flow: Flow) -> Iterator[tuple[str, Instruction]]:
     results = _results(module)
     parameters = [
         item
-        for item in module.entry_computation.instructions
-        if item.opcode == "parameter" and item.parameter_number not in module.donated
+        for item in module.entry_computation.parameters
+        if item.parameter_number not in module.donated
     ]
     for item in parameters:
         if results[str(item.shape)] <= 0:

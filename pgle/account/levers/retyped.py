@@ -44,11 +44,8 @@ class Retyped:
     def __init__(self, flow: Flow, products: Iterable[str]) -> None:
         self._flow = flow
         self._before = flow.module
-        self._parameters = {
-            item.name
-            for item in flow.module.entry_computation.instructions
-            if item.opcode == "parameter"
-        }
+        entry = flow.module.entry_computation
+        self._parameters = {item.name for item in entry.parameters}
         self._updates = self._of_updates()
         self._updating = {flow.kernel[name] for name in self._updates}
         self._narrow = self._joined(products)

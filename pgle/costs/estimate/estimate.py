@@ -363,11 +363,7 @@ class _Needed:
     def __init__(self, module: Module, fused: Computation) -> None:
         self.module = module
         self.items = {item.name: item for item in fused.instructions}
-        self.numbers = {
-            item.parameter_number: item.name
-            for item in fused.instructions
-            if item.opcode == "parameter"
-        }
+        self.numbers = {item.parameter_number: item.name for item in fused.parameters}
         self.elements = dict.fromkeys(self.items, 0)
         root = self.items.get(fused.root)
         self.roots: tuple[str, ...] = ()

@@ -205,6 +205,11 @@ class Computation:
     root: str
     is_fusion: bool = False
 
+    @property
+    def parameters(self) -> tuple[Instruction, ...]:
+        """Its parameters, in the order of its instructions."""
+        return tuple([item for item in self.instructions if item.opcode == "parameter"])
+
 
 @dataclass(frozen=True)
 class Module:
