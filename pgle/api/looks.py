@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 @answers(Confirm)
 def confirm(request: Confirm) -> Answer[LogVerdict]:
-    """Whether a run used the profile, by its XLA log, as `pgle confirm`."""
+    """Read from an XLA log whether a run used the profile, as `pgle confirm`."""
     from pgle.costs.profile.files import read_profile
     from pgle.report import confirm as report
     from pgle.report.next_steps import after_confirmation, run_of_log
@@ -52,7 +52,7 @@ def confirm(request: Confirm) -> Answer[LogVerdict]:
 
 @answers(OrderOfRanks)
 def ranks(request: OrderOfRanks) -> Answer[Ranks]:
-    """Whether all ranks start their collectives in the same order, as `pgle ranks`."""
+    """Check that all ranks start their collectives in the same order, as `pgle ranks`."""
     from pgle.report import ranks as report
     from pgle.report.next_steps import after_ranks
     from pgle.run.ranks import compare_ranks

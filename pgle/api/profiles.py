@@ -34,7 +34,7 @@ def convert(request: Convert) -> Answer[Conversion]:
 
 @answers(Verify)
 def verify(request: Verify) -> Answer[Coverage]:
-    """Hold a profile against an HLO module, as `pgle verify`."""
+    """Check that a profile fits an HLO module, as `pgle verify`."""
     from pgle.report import verify as report
     from pgle.report.next_steps import after_verification, run_of_profile
     from pgle.run.coverage import verify

@@ -37,7 +37,7 @@ GROUPS: dict[str, dict[str, tuple[str, str]]] = {
     "Measure": {
         "run": (
             "stages",
-            "All stages on your program: profile, convert, baseline, verify, perf, compare.",
+            "Run all stages on your program: profile, convert, baseline, verify, perf, compare.",
         ),
         "profile": (
             "stages",
@@ -54,7 +54,7 @@ GROUPS: dict[str, dict[str, tuple[str, str]]] = {
         ),
         "auto": (
             "stages",
-            "Run a program with JAX's AutoPGLE, and say what came of it.",
+            "Run a program with JAX's AutoPGLE, and say whether it helped.",
         ),
     },
     "Check": {
@@ -64,9 +64,9 @@ GROUPS: dict[str, dict[str, tuple[str, str]]] = {
         ),
         "verify": (
             "profiles",
-            "Before a run: does a profile fit a module, what will XLA find?",
+            "Before a run: does the profile fit the module? What will XLA find?",
         ),
-        "confirm": ("logs", "After a run: was the profile used, by its log?"),
+        "confirm": ("logs", "After a run: did XLA use the profile? Reads its log."),
         "ranks": (
             "logs",
             "Do all ranks start their collectives in one order, or will the job hang?",
@@ -76,23 +76,23 @@ GROUPS: dict[str, dict[str, tuple[str, str]]] = {
     "Predict": {
         "rehearse": (
             "predictions",
-            "Compile for GPUs without one: what would a profile change?",
+            "Compile for GPUs that you do not have: what would a profile change?",
         ),
         "predict": (
             "predictions",
-            "What a step of a compiled module takes, without a compiler.",
+            "How long a step of a compiled module takes. Needs no compiler.",
         ),
         "scale": (
             "predictions",
-            "What a step takes at sizes that you do not have: 64, 512, 2048 GPUs.",
+            "How long a step takes at sizes that you do not have: 64, 512, 2048 GPUs.",
         ),
         "advise": (
             "predictions",
-            "Which edits of the program make a step faster: the compiler tries them.",
+            "Which edits of the program make its step faster? The compiler tries them.",
         ),
         "tune": (
             "predictions",
-            "Which flags, with the profile, make a step fastest; no GPU.",
+            "Which XLA flags, with the profile, make a step fastest? Needs no GPU.",
         ),
     },
     "Improve": {

@@ -100,18 +100,20 @@ def tune_command(words: tuple[str, ...], **options: Any) -> Answer[Any]:
 def advise_command(
     words: tuple[str, ...], vary: tuple[tuple[str, list[str]], ...], **options: Any
 ) -> Answer[Any]:
-    """Try a program's alternatives with the real compiler, and rank what makes its step shorter.
+    """Let the real compiler try changes of your program, and rank those that make its step shorter.
     Uses no GPU.
 
     COMMAND runs on virtual CPU devices until it has compiled its step: once as it is, and once for
-    all alternatives, which are made inside that run. No file of yours changes. Tried are: cuDNN
-    attention, also in place of attention that is written by hand; policies of jax.checkpoint;
-    unroll of jax.lax.scan; the precision of f32 products; donation of the state; words of MaxText
-    and Levanter; and with --vary values of your own. An alternative is better if two compilations,
-    with different kernels for products, both make the step half a per cent shorter. What rounds
-    otherwise is compared on the CPU if it can be. Ctrl-C ends the trials and shows what is known.
+    all alternatives, which pgle makes inside that run. Your files stay as they are. pgle tries
+    cuDNN attention (also for attention that is written by hand), a loss in chunks, lookups without
+    a scatter, jax.checkpoint, unroll of jax.lax.scan, fewer bits for products, a cast to bfloat16,
+    donation, a batch divided over the devices, XLA flags, options of MaxText and Levanter, and your
+    own values (--vary). An alternative is better if two compilations, with different kernels for
+    products, both make the step half a per cent shorter. If an alternative can change values, pgle
+    compares them on the CPU. Ctrl-C ends the trials and shows what is known.
 
-    A RUN directory is its program. A MODULE shows no calls: only precision and donation are tried.
+    RUN: a run directory; its program is tried. MODULE: has no calls that pgle can change, so it
+    tries only precision and donation.
 
     \b
     pgle advise --target h100 --devices 8 -- python train.py --config x
@@ -127,11 +129,11 @@ def scale_command(
     """Predict a program's step at sizes that you do not have: does it fit, how well does it scale,
     where does it break?
 
-    COMMAND is captured at each size on virtual devices, compiled by XLA for the target, and priced.
-    Nothing of it is executed on a GPU. In it {devices}, {hosts} and every {NAME} of --vary are
-    replaced; {4*devices} and {batch/hosts} are worked out. HLO: modules instead of a program, a
-    file for each size. All figures are predictions. The exit code is 1 if no size has a step that
-    fits.
+    COMMAND is captured at each size on virtual devices. XLA compiles it for the target, and the
+    step is priced. Nothing runs on a GPU. In COMMAND, pgle replaces {devices}, {hosts} and each
+    {NAME} of --vary, and calculates {4*devices} and {batch/hosts}. HLO: modules instead of a
+    program, one file for each size. All figures are predictions. The exit code is 1 if no size has
+    a step that fits.
 
     \b
     pgle scale --devices 8,64,512 --network 50GB/s -- python train.py --batch '{4*devices}'

@@ -19,10 +19,10 @@ from pgle.requests.profiles import Carry, Complete, Convert, Verify
 def convert_command(**options: Any) -> Answer[Any]:
     """Turn traces into a cost profile.
 
-    INPUT: .nsys-rep, nsys .sqlite, .xplane.pb, a profiler log directory (its newest run), a run
-    directory of pgle. Several inputs (ranks, hosts) are merged: a collective then costs what the
-    last rank to arrive measured, so trace the same steps on all. Of several modules the one with
-    most compute is taken.
+    INPUT: .nsys-rep, nsys .sqlite, .xplane.pb, a profiler's log directory (its newest run), or a
+    run directory of pgle. Several inputs are ranks of one job and are merged. A collective then
+    costs what the rank that arrived last measured, so trace the same steps on all ranks. If a trace
+    holds several modules, pgle takes the one with the most compute.
 
     \b
     pgle convert report.nsys-rep -o profile.pbtxt --hlo dump/
@@ -34,14 +34,13 @@ def convert_command(**options: Any) -> Answer[Any]:
 
 @command(*parameters(Verify), *opt.PAGE)
 def verify_command(**options: Any) -> Answer[Any]:
-    """Hold a profile against an HLO module, as XLA would: coverage, gaps, names that match only by
-    accident.
+    """Check before a run that a profile fits an HLO module: coverage, gaps, false matches.
 
-    XLA looks a cost up by the name its instruction had when the latency-hiding scheduler ran, and
-    fills gaps with constants that can make a schedule worse than no profile: a gap weighs what it
-    costs (estimated) or what XLA takes it for, whichever is more. Names come from the schedule dump
-    (--xla_dump_latency_hiding_schedule=true) where there is one, else from scheduling names in the
-    HLO.
+    XLA looks a cost up by the name that its instruction had when the latency-hiding scheduler ran.
+    XLA fills a gap with a constant, which can make the schedule worse than no profile. So a gap
+    weighs what the instruction costs (estimated) or what XLA assumes, whichever is more. Names come
+    from the schedule dump (--xla_dump_latency_hiding_schedule=true) if there is one, else from
+    scheduling names in the HLO.
 
     \b
     pgle verify profile.pbtxt --hlo dump/
@@ -54,10 +53,10 @@ def verify_command(**options: Any) -> Answer[Any]:
 def complete_command(**options: Any) -> Answer[Any]:
     """Fill the gaps of a cost profile.
 
-    An instruction without a cost gets a constant of 1, 1000 or 5000 µs from XLA (on Hopper and
-    later its own estimate), and a half-covered profile can make a worse schedule than none. Gaps
-    are filled from measured instructions of the same shape, else from an estimate for --target,
-    scaled by what was measured. The sidecar marks what was filled.
+    XLA gives an instruction without a cost a constant of 1, 1000 or 5000 µs (on Hopper and later
+    its own estimate). So a profile with gaps can make a worse schedule than none. pgle fills a gap
+    from measured instructions of the same shape, else with an estimate for --target that is scaled
+    by what was measured. The sidecar file marks filled costs.
 
     \b
     pgle complete profile.pbtxt --hlo dump/ --target h100
@@ -79,10 +78,10 @@ def complete_command(**options: Any) -> Answer[Any]:
 def carry_command(**options: Any) -> Answer[Any]:
     """Carry a profile over to another compilation of the program.
 
-    NEW_HLO may come from another jax, another number of devices, or an edited program. Instructions
-    are matched by what they are: opcode, shapes, neighbours, the framework's name, place. A
-    collective of another size or group gets its cost scaled, and is marked as an estimate.
-    Instructions without a counterpart are left without a cost and listed.
+    NEW_HLO may come from another jax, another number of devices, or an edited program. pgle matches
+    instructions by opcode, shapes, neighbours, the framework's name and place. If a collective has
+    another size or group, its cost is scaled and marked as an estimate. Instructions without a
+    counterpart get no cost and are listed.
 
     \b
     pgle carry profile.pbtxt --from old_dump/ --to new_dump/

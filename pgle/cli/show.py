@@ -20,15 +20,16 @@ from pgle.run.inputs.traces import convert_command, is_trace, read_traces
 @command(opt.argument("path", "PROFILE|TRACE"), *opt.PAGE)
 @click.pass_context
 def show_command(ctx: click.Context, /, path: AnyPath) -> Answer[Any]:
-    """Show a profile as XLA would take it, or what a trace holds.
+    """Show a profile as XLA reads it, or what a trace holds.
 
-    PROFILE: .pbtxt, .pb, or a directory of fingerprint-named ones. The sidecar PROFILE.json has
-    kinds, shapes and dispersion; without it kinds are guessed from names and marked "?". Warnings
-    name what XLA takes otherwise than it reads: duplicate names, .remat, a -done. Each cost is one
-    execution of its instruction.
+    PROFILE: .pbtxt, .pb, or a directory of profiles that are named by fingerprint. The sidecar
+    PROFILE.json has kinds, shapes and dispersion. Without it, pgle guesses kinds from names and
+    marks them "?". Warnings name what XLA reads differently: duplicate names, .remat, a -done. Each
+    cost is for one execution of its instruction.
 
-    TRACE: what `pgle convert` reads. Modules and their executions (steady ones, and why others are
-    left out), instructions, devices, and activities that belong to no instruction.
+    TRACE: anything that `pgle convert` reads. The answer shows modules and their executions (which
+    are steady, and why others are dropped), instructions, devices, and GPU work that belongs to no
+    instruction.
 
     \b
     pgle show profile.pbtxt
@@ -65,9 +66,9 @@ def _trace(path: AnyPath) -> Answer[Any]:
 def diff_command(old: AnyPath, new: AnyPath) -> Answer[Any]:
     """Compare two cost profiles: what changed and by how much.
 
-    Largest change in time first. A change within the dispersion of the samples (half the two
-    p10-p90 ranges added up, from the sidecars) is marked as noise. A name whose opcode or shape
-    differs is another instruction, not a change.
+    The largest change in time comes first. A change is marked as noise if it is within the
+    dispersion of the samples (half the sum of the two p10-p90 ranges, from the sidecar files). If a
+    name has another opcode or shape, it is another instruction, not a change.
 
     \b
     pgle diff before.pbtxt after.pbtxt

@@ -60,13 +60,13 @@ def _stage(
 @command(*parameters(Run), opt.SHOW_OUTPUT, *opt.PAGE)
 @click.pass_context
 def run_command(ctx: click.Context, /, **options: Any) -> Answer[Any] | None:
-    """All stages on a program: profile, convert, baseline, verify, perf, compare.
+    """Run all stages on a program: profile, convert, baseline, verify, perf, compare.
 
-    After a failure or a change repeat the command: a stage is skipped while its command, flags and
-    input files are the same and its outputs are still there. Exit code 1 where no trace came of the
-    profile run, or the profile covers too little, was not used, or made the step slower. With a
-    --flags-file of 'pgle tune' the baseline runs without the flags that it found: the answer is
-    what they and the profile bring.
+    After a failure or a change, repeat the command: pgle skips a stage if its command, flags and
+    input files are the same and its outputs still exist. The exit code is 1 if the profile run left
+    no trace, or if the profile covers too little, was not used, or made the step slower. With a
+    --flags-file of 'pgle tune', the baseline runs without the flags that tune found, so the answer
+    shows what these flags and the profile gain together.
 
     \b
     pgle run -- python train.py --config x
@@ -109,22 +109,22 @@ def run_command(ctx: click.Context, /, **options: Any) -> Answer[Any] | None:
 def profile_command(ctx: click.Context, /, **options: Any) -> Answer[Any] | None:
     """Run a program with the flags of a profile run and capture a trace.
 
-    --mode sync: latency-hiding scheduler on, collectives synchronous; every cost is measured
-    without overlap, and scheduling names lead back to the names that PGLE needs.
+    --mode sync: the latency-hiding scheduler is on and collectives are synchronous. Every cost is
+    measured without overlap, and scheduling names lead back to the names that PGLE needs.
 
-    --mode async: as the program will run, overlap on, so costs include contention.
+    --mode async: as the program will run. Overlap is on, so costs include contention.
 
-    --window auto: 5 steps after 3 without compilation; where steps are not marked, 5 s or longer,
-    once a module has been executed 3 times since the last compilation.
+    --window auto: 5 steps, after 3 without compilation. If steps are not marked: at least 5 s,
+    after a module was executed 3 times since the last compilation.
 
     --window steps:A-B: these marked steps (jax.profiler.StepTraceAnnotation, pgle.step).
 
-    --window seconds:N: N seconds, begun as auto does without marks.
+    --window seconds:N: N seconds, which begin as with auto without marks.
 
     --window all: from the first compilation to the end, for short programs.
 
-    Command buffers (CUDA graphs) are off in every mode: they hide single operations from profilers.
-    Exit code 1 where the program ran and left no trace, with the reason.
+    Command buffers (CUDA graphs) are off in every mode, because they hide single operations from
+    profilers. The exit code is 1 if the program ran and left no trace; the answer says why.
 
     \b
     pgle profile -- python train.py --config x
@@ -171,9 +171,9 @@ def _leave_stdout(
 def perf_command(ctx: click.Context, /, **options: Any) -> Answer[Any] | None:
     """Run a program with a profile, and confirm from XLA's log that its main module used it.
 
-    The profile is given under a name that carries its hash, and the compilation cache is left
-    aside, so that what runs is what was asked for. Exit code 1 where the main module did not use
-    the profile, or used too little of it: the bounds are those of 'pgle verify'.
+    XLA gets the profile under a name with its hash, and the compilation cache is off, so no older
+    program can run. The exit code is 1 if the main module did not use the profile, or used
+    less of it than the limits of 'pgle verify' ask.
 
     \b
     pgle perf --run-dir runs/a -- python train.py --config x
@@ -193,12 +193,12 @@ def auto_command(ctx: click.Context, /, **options: Any) -> Answer[Any]:
     """Run a command with JAX's AutoPGLE, and hand the result over to nsys.
 
     AutoPGLE traces the first executions of every jitted function, then compiles it again with the
-    measured costs, all in one run. It does not reach functions compiled ahead of time, and holds
-    CUPTI, so that nsys sees nothing next to it. --then-nsys starts the command a second time: the
-    optimised programs come from JAX's compilation cache (JAX_COMPILATION_CACHE_EXPECT_PGLE), and
-    nsys traces them.
+    measured costs, all in one run. It does not reach functions that are compiled ahead of time. It
+    holds CUPTI, so nsys sees nothing in the same run. --then-nsys starts the command a second time:
+    the optimised programs come from JAX's compilation cache (JAX_COMPILATION_CACHE_EXPECT_PGLE),
+    and nsys traces them.
 
-    Exit code 1 where nothing was compiled again, with the reason.
+    The exit code is 1 if nothing was compiled again; the answer says why.
 
     \b
     pgle auto -- python train.py
@@ -222,13 +222,14 @@ def auto_command(ctx: click.Context, /, **options: Any) -> Answer[Any]:
 
 @command(*parameters(Analyze), *opt.PAGE)
 def analyze_command(**options: Any) -> Answer[Any]:
-    """Where the time of a step goes, and what could be saved.
+    """Show where the time of a step goes, and what could be saved.
 
-    INPUT: traces, several as ranks of one job; a run directory or a stage of it (RUN/perf); a
-    rehearsal or scheduled HLO, whose step is simulated. Compute, exposed communication, exposed
-    copies and idle add up to the window of the steady steps. Findings are ranked by what they could
-    save at most, each with its number, its evidence and what to do. With --against: what got
-    slower, is hidden less, appeared or is gone, and by how much of the step.
+    INPUT: traces (several are ranks of one job), a run directory, a stage of it (RUN/perf), a
+    rehearsal, or scheduled HLO, whose step is simulated. Compute, exposed communication, exposed
+    copies, other GPU work and idle add up to the time of the steady steps. Findings come in the
+    order of what they could save at most, each with its number, its evidence and what to do. With
+    --against, the answer shows what got slower, what is hidden less, what is new and what is gone,
+    and how much of the step each is.
 
     \b
     pgle analyze report.nsys-rep --hlo dump/
@@ -246,13 +247,13 @@ def analyze_command(**options: Any) -> Answer[Any]:
 @command(*parameters(Report), opt.JSON)
 @click.pass_context
 def report_command(ctx: click.Context, /, **options: Any) -> None:
-    """Write a page on a run: verdict, what to do, a timeline to move in, before and after, costs,
+    """Write a page on a run: verdict, what to do, a timeline to explore, before and after, costs,
     step times.
 
     RUN: a run directory, traces of one job, the folder of 'pgle rehearse' or 'pgle tune', or a
     report as JSON. The page is one file that loads nothing and sends nothing. Without -o it is
-    report.html in the run directory, else here. With --against: both steps on one time axis, and
-    what changed. For text use 'pgle analyze'.
+    report.html in the run directory, else in the current folder. With --against, both steps share
+    one time axis, and the page shows what changed. For text use 'pgle analyze'.
 
     \b
     pgle report runs/a
@@ -284,10 +285,10 @@ def report_command(ctx: click.Context, /, **options: Any) -> None:
 def doctor_command(**options: Any) -> Answer[Any]:
     """Check GPUs, driver, jax, its plugin for GPUs, nsys, CUPTI, flags, caches and permissions.
 
-    Exit code 1 where something fails; warnings are allowed. With --prove the installed versions do
-    not count, but what works: a small program is profiled, converted, verified, run with its
-    profile, confirmed and compared, on the GPUs of this machine or, where there are none, on the
-    simulated GPU.
+    The exit code is 1 if a check fails; warnings do not count. With --prove, only what works
+    counts, not the installed versions: pgle profiles a small program, converts and verifies the
+    profile, runs the program with it, confirms and compares. It uses the GPUs of this machine, or
+    the simulated GPU if there are none.
 
     \b
     pgle doctor

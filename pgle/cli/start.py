@@ -35,7 +35,7 @@ def init_command(name: str, folder: Path, force: bool) -> Answer[Any]:
     """Write files to start from: job scripts, CI, a Makefile, a Dockerfile. Without a name, list
     them.
 
-    They are plain files of yours from then on; nothing that exists is overwritten.
+    The files are yours to edit. pgle overwrites none that exists.
 
     \b
     pgle init
@@ -91,13 +91,14 @@ def completion_command(ctx: click.Context, /, shell: str) -> None:
     ),
 )
 def mcp_command(folder: Path, programs: bool) -> None:
-    """Serve the answers to an agent: a server of the Model Context Protocol on stdin and stdout
+    """Serve pgle's answers to an agent: a server of the Model Context Protocol on stdin and stdout
     (extra 'mcp').
 
-    FOLDER: the tools read only from it. They write nothing there. The tools are folder, analyze,
-    verify, confirm, compare, predict, rehearse, flags_explain, tune, scale, advise and ranks. They
-    take files of modules. With --programs four of them also take the words of a program, which may
-    read and write what you may. Long calls report what they do, and can be cancelled.
+    FOLDER: the only folder that the tools read; they write nothing there. The tools are folder,
+    analyze, verify, confirm, compare, predict, rehearse, flags_explain, tune, scale, advise and
+    ranks. They take files of modules. With --programs four of them also take the command of a
+    program, which can read and write whatever you can. Long calls report progress and can be
+    cancelled.
 
     \b
     pgle mcp

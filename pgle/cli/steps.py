@@ -22,17 +22,18 @@ from pgle.requests.steps import AddToHistory, CompareRuns
 
 @command(*parameters(CompareRuns), *opt.PAGE)
 def compare_command(**options: Any) -> Answer[Any]:
-    """Compare the step times of two sides; exit code 1 if a limit is not kept.
+    """Compare the step times of two sides. The exit code is 1 if a limit is not kept.
 
-    BASE, NEW: run directories, console logs (MaxText, plain), JSON lines {"step": 7,
-    "step_time_s": 0.2013}, CSV (of wandb, mlflow and TensorBoard too), TensorBoard's event files,
-    profiler traces; a directory or glob of them is several runs. One folder with both stages, or of
-    --abba, is enough. Warm-up, profiled steps and stalls are left out by rule, and listed.
+    BASE, NEW: run directories, console logs (MaxText, plain), JSON lines {"step": 7, "step_time_s":
+    0.2013}, CSV (also of wandb, mlflow and TensorBoard), TensorBoard's event files, or profiler
+    traces. A directory or a glob of them is several runs. One folder is enough if it holds both
+    stages or the runs of --abba. Fixed rules drop warm-up, profiled steps and stalls; the answer
+    lists them.
 
-    The unit is the run if there are several, else blocks of steps as long as their autocorrelation
-    asks. The verdict is faster, slower, same or undecided; a difference within noise is never
-    called faster or slower. A limit is kept (ok), broken (FAIL), or these runs cannot tell; then
-    --abba runs both sides in turn.
+    The unit is a run if there are several, else a block of steps that is as long as steps depend on
+    each other. The verdict is faster, slower, same or undecided. A difference within noise is never
+    called faster or slower. Each limit is kept (ok), broken (FAIL), or cannot be judged from these
+    runs; then use --abba, which runs both sides in turn.
 
     \b
     pgle compare runs/a/baseline runs/a/perf --fail-slower 1%
