@@ -40,6 +40,8 @@ COMPUTED = {
 }
 """Elementwise operations, and the NumPy functions that compute them."""
 
+EVALUATED = {*COMPUTED, "convert_element_type", "select_n"}
+
 MIRRORED = {"lt": "gt", "le": "ge", "gt": "lt", "ge": "le"}
 OPPOSITE = {"lt": "ge", "le": "gt", "gt": "le", "ge": "lt"}
 
@@ -167,7 +169,7 @@ class Distances:
             return None if before is None else self._found(node.ins[0], before)
         if node.name == "iota":
             return self._counted(value, names[int(node.params["dimension"])])
-        return self._computed(node, names)
+        return self._computed(node, names) if node.name in EVALUATED else None
 
     def _counted(self, value, name):
         """Positions along an axis."""
@@ -209,9 +211,12 @@ class Distances:
         return _Places(step * (name == QUERIES), step * (name == KEYS), array[0])
 
     def _computed(self, node, names):
-        taken = [self._found(value, names_of(value, names)) for value in node.ins]
-        if any(one is None for one in taken):
-            return None
+        taken = []
+        for value in node.ins:
+            found = self._found(value, names_of(value, names))
+            if found is None:
+                return None
+            taken.append(found)
         if all(isinstance(one, _Places) for one in taken):
             found = self._of_places(node, taken)
             if found is not None:
