@@ -412,3 +412,33 @@ def test_an_operation_of_other_types_is_another_one() -> None:
 
     program.step = step  # type: ignore[method-assign]
     assert program.compared().differs
+
+
+@pytest.mark.parametrize("also", ["mean", 0.5, None, object()])
+def test_gradients_are_compared_whatever_else_a_loss_returns(also: Any) -> None:
+    program = Program()
+
+    def step(ws: Any, x: Any) -> Any:
+        def loss(ws: Any) -> Any:
+            return jnp.tanh(x @ ws[0]).mean(), {"also": also}
+
+        (value, _), gradients = jax.value_and_grad(loss, has_aux=True)(ws)
+        return ws - gradients, value
+
+    program.step = step  # type: ignore[method-assign]
+    found = program.compared()
+    assert (found.why, found.seen, found.results) == ("", 2, 2)
+
+
+def test_a_type_among_the_arguments_is_no_array() -> None:
+    values = importlib.import_module("pgle_hook.values")
+    found: list[dict[str, Any]] = []
+    made = values.Values(jax, lambda is_on: None, found.append)
+    made.see_gradients()
+
+    def step(w: Any, kind: Any) -> Any:
+        return w - jax.grad(lambda w: jnp.tanh(w.astype(kind)).sum())(w)
+
+    (w,) = arguments(((BATCH, WIDTH),), jnp.float32)
+    made.compare(step, (w, jnp.float32), {})
+    assert ComparedValues(**found[0]).why == ""

@@ -121,6 +121,13 @@ def guarded(function):
         return None
 
 
+def is_array(leaf):
+    """Whether a leaf of a program's values has a shape and a type: an array, or what jax traces
+    with. Text, numbers of Python and classes such as `jax.numpy.float32` have not.
+    """
+    return isinstance(getattr(leaf, "shape", None), tuple) and hasattr(leaf, "dtype")
+
+
 # Actions around what the program does: after an import, before and after a call.
 
 

@@ -6,6 +6,8 @@ import functools
 import math
 from collections import namedtuple
 
+from pgle_hook import is_array
+
 EXPLICIT = "explicit"
 """Replaces a setting: the mesh has explicit axes, so that shardings are part of types."""
 
@@ -37,7 +39,7 @@ class Batches:
         if any(isinstance(leaf, self._jax.core.Tracer) for leaf in leaves):
             return
         if any(_mesh_of(self._jax, leaf) for leaf in leaves):
-            self._leaves = [leaf for leaf in leaves if hasattr(leaf, "dtype")]
+            self._leaves = [leaf for leaf in leaves if is_array(leaf)]
 
     @property
     def are_explicit(self):

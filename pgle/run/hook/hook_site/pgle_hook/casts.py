@@ -17,17 +17,37 @@ def casting(jax, function):
 
     @functools.wraps(function)
     def cast(*args, **options):
-        kept = jax.eval_shape(lambda: function(*args, **options))
+        types = _types(jax, functools.partial(function, *args, **options))
         narrow = functools.partial(_narrowed, jax)
-        found = _holding(function, narrow, {})(*narrow(args), **narrow(options))
-        return jax.tree_util.tree_map(_as_before, found, kept)
+        made = _holding(function, narrow, {})(*narrow(args), **narrow(options))
+        leaves, structure = jax.tree_util.tree_flatten(made)
+        return structure.unflatten(map(_as_before, leaves, types))
 
     return cast
 
 
+def _types(jax, function):
+    """The types of a function's results, without computing them. None for a result that is no
+    array, such as text in an auxiliary result.
+    """
+    found = []
+
+    def look():
+        leaves = jax.tree_util.tree_leaves(function())
+        found[:] = [getattr(leaf, "dtype", None) for leaf in leaves]
+
+    jax.eval_shape(look)
+    return found
+
+
 def _narrowed(jax, tree):
-    """A tree whose arrays of f32 are cast."""
-    return jax.tree_util.tree_map(_narrow, tree)
+    """A tree whose arrays of f32 are cast. A tree that jax cannot flatten stays as it is, such as a
+    dictionary whose keys have no order.
+    """
+    try:
+        return jax.tree_util.tree_map(_narrow, tree)
+    except (TypeError, ValueError):
+        return tree
 
 
 def _narrow(leaf):
@@ -35,11 +55,11 @@ def _narrow(leaf):
     return leaf.astype(NARROW) if is_wide else leaf
 
 
-def _as_before(value, kept):
-    """A result with the type that the function itself returns."""
-    dtype = getattr(kept, "dtype", None)
-    is_other = hasattr(value, "astype") and value.dtype != dtype
-    return value.astype(dtype) if is_other else value
+def _as_before(value, dtype):
+    """A result with the type that the function itself returns; as it is if that is None."""
+    if dtype is None or not hasattr(value, "astype") or value.dtype == dtype:
+        return value
+    return value.astype(dtype)
 
 
 def _holding(function, narrow, known):

@@ -14,7 +14,7 @@ import os
 import threading
 import time
 
-from pgle_hook import SetAside, guarded, jax_private
+from pgle_hook import SetAside, guarded, is_array, jax_private
 from pgle_hook.exact import EMULATED, each_in, wide
 from pgle_hook.results import Result, kept
 from pgle_hook.rewrite import explicit_sharding
@@ -424,9 +424,7 @@ class _Step:
         self._function = function
         self._structure = structure
         self._leaves = leaves
-        self._places = [
-            place for place, leaf in enumerate(leaves) if hasattr(leaf, "dtype")
-        ]
+        self._places = [place for place, leaf in enumerate(leaves) if is_array(leaf)]
         # reduced size by a size, or by one axis of the arrays of one shape: (shape, axis)
         self._sizes = {}
         self.made = []  # kinds of values that it computes, with arguments and results
@@ -739,11 +737,11 @@ def _names(jax, found):
 
 
 def _floats(jax, values):
-    """The leaves that are floating-point arrays."""
-    leaves = jax.tree_util.tree_leaves(values)
+    """The leaves that are floating-point arrays. A loss may return text and numbers, too."""
+    leaves = filter(is_array, jax.tree_util.tree_leaves(values))
     return [
-        leaf
-        for leaf in map(jax.numpy.asarray, leaves)
+        jax.numpy.asarray(leaf)
+        for leaf in leaves
         if jax.numpy.issubdtype(leaf.dtype, jax.numpy.floating)
     ]
 
@@ -767,8 +765,7 @@ def _changes(jax, results, arguments):
 
 def _described(leaf):
     """What identifies an argument at the reduced size: shape and type, or its value."""
-    is_array = hasattr(leaf, "dtype")
-    return (tuple(leaf.shape), leaf.dtype) if is_array else leaf
+    return (tuple(leaf.shape), leaf.dtype) if is_array(leaf) else leaf
 
 
 def _are_finite(results):
