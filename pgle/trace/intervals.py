@@ -51,19 +51,22 @@ def union(start: npt.ArrayLike, end: npt.ArrayLike) -> Intervals:
     """
     first = np.asarray(start, dtype=np.float64)
     last = np.asarray(end, dtype=np.float64)
-    some = last > first
-    if not some.all():
-        first, last = first[some], last[some]
+    filled = last > first
+    if not filled.all():
+        first = first[filled]
+        last = last[filled]
     if len(first) == 0:
         return EMPTY
     if (first[1:] < first[:-1]).any():
         order = np.argsort(first, kind="stable")
-        first, last = first[order], last[order]
+        first = first[order]
+        last = last[order]
+    # the latest end so far: an interval that begins after it begins a new part of the set
     reach = np.maximum.accumulate(last)
-    new = np.ones(len(first), dtype=bool)
-    new[1:] = first[1:] > reach[:-1]
-    heads = np.flatnonzero(new)
-    return Intervals(first[heads], reach[np.append(heads[1:], len(first)) - 1])
+    begins = np.flatnonzero(first[1:] > reach[:-1]) + 1
+    heads = np.append(0, begins)
+    tails = np.append(begins - 1, -1)
+    return Intervals(first[heads], reach[tails])
 
 
 def join(a: Intervals, b: Intervals) -> Intervals:
@@ -84,18 +87,20 @@ def covered(cover: Intervals, start: npt.ArrayLike, end: npt.ArrayLike) -> Float
     first = np.asarray(start, dtype=np.float64)
     last = np.asarray(end, dtype=np.float64)
     inside = _measure_before(cover, last) - _measure_before(cover, first)
-    return np.asarray(np.maximum(inside, 0.0))
+    lengths: Floats = np.maximum(inside, 0.0)
+    return lengths
 
 
 def _measure_before(cover: Intervals, time: Floats) -> Floats:
     """Return the length of cover ∩ (-∞, t) for each time t."""
     if len(cover) == 0:
         return np.zeros_like(time)
-    before = np.concatenate([[0.0], np.cumsum(cover.lengths)])
-    index = np.searchsorted(cover.start, time, side="right")
-    last = np.maximum(index - 1, 0)  # the last interval that begins before the time
-    inside = np.minimum(time - cover.start[last], cover.lengths[last])
-    return np.asarray(np.where(index > 0, before[last] + inside, 0.0))
+    lengths = cover.lengths
+    before = np.append(0.0, np.cumsum(lengths))  # the length of the earlier intervals
+    begun = np.searchsorted(cover.start, time, side="right")
+    last = np.maximum(begun - 1, 0)  # the last interval that begins before the time
+    inside = np.minimum(time - cover.start[last], lengths[last])
+    return np.where(begun > 0, before[last] + inside, 0.0)
 
 
 def overlap(a: Intervals, b: Intervals) -> float:
@@ -106,9 +111,10 @@ def overlap(a: Intervals, b: Intervals) -> float:
 def complement(a: Intervals, start: float, end: float) -> Intervals:
     """Return the part of the window [start, end) that `a` does not cover."""
     inside = union(np.clip(a.start, start, end), np.clip(a.end, start, end))
-    return union(
-        np.concatenate([[start], inside.end]), np.concatenate([inside.start, [end]])
-    )
+    # a gap begins where an interval ends, and ends where the next one begins
+    gap_start = np.append(start, inside.end)
+    gap_end = np.append(inside.start, end)
+    return union(gap_start, gap_end)
 
 
 def without(a: Intervals, b: Intervals) -> Intervals:

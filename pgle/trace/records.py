@@ -24,29 +24,28 @@ import numpy.typing as npt
 from pgle.errors import many
 from pgle.trace.columns import (
     BLOCK_ROWS,
+    NO_ROWS,
     Codes,
     Flags,
     Ints,
     changes,
     distinct,
+    heads,
     median,
 )
 from pgle.trace.table import LeftOutReason, OtherWork, Unresolved, joined
 
 # GPU timestamps are not more precise, so a shorter overlap is no fault
 TOLERANCE_NS = 1000
-COMMON = (
-    # share of a stream's records; if more of them overlap, the stream works like that
-    0.05
-)
+# share of a stream's records; if more of them overlap, the stream works like that
+COMMON = 0.05
 # times the usual duration of an instruction; a shorter record has a plausible duration
 LONG = 2.0
 FEW = 20  # records; fewer do not show which one is far away
 # times the length of its execution; a last record that is further away has a wrong timestamp
 FAR = 10.0
-LEAST_FAR_NS = (
-    1_000_000  # a host may keep a GPU waiting for a millisecond in any execution
-)
+# a host may keep a GPU waiting for a millisecond in any execution
+LEAST_FAR_NS = 1_000_000
 SWEEPS = 8  # passes over a stream, because a mended record can overlap another one
 
 
@@ -61,13 +60,10 @@ class Records:
     # int[n], index into `instructions`; -1 for an activity without instruction
     instruction: Codes
     instructions: Sequence[str]  # instruction names
-    run: Codes | None = (
-        None  # int[n], equal for activities of one execution; None if unknown
-    )
-    in_graph: Flags | None = (
-        # bool[n], whether it is a node of a CUDA graph: branches of a graph may overlap
-        None
-    )
+    # int[n], equal for activities of one execution; None if unknown
+    run: Codes | None = None
+    # bool[n], whether it is a node of a CUDA graph: branches of a graph may overlap
+    in_graph: Flags | None = None
 
 
 @dataclass(frozen=True, eq=False)
@@ -76,9 +72,8 @@ class Mended:
 
     start_ns: Ints  # int64[n]
     duration_ns: Ints  # int64[n]
-    reason: npt.NDArray[
-        np.uint8
-    ]  # uint8[n], values of `LeftOutReason`: why a record is left out
+    # uint8[n], values of `LeftOutReason`: why a record is left out
+    reason: npt.NDArray[np.uint8]
     clipped: int  # records that were made shorter
     example: str  # one clipped record in words; empty if there is none
 
@@ -87,9 +82,8 @@ class Mended:
         """Return one line about the clipped records; no line if there are none."""
         if not self.clipped:
             return []
-        what = (
-            f"{many(self.clipped, 'GPU record')} overlapped the next one on the stream"
-        )
+        records = many(self.clipped, "GPU record")
+        what = f"{records} overlapped the next one on the stream"
         return [f"{what}: clipped; {self.example}"]
 
 
@@ -101,10 +95,11 @@ def without_time(start: Ints, end: Ints) -> npt.NDArray[np.uint8]:
     activity of a GPU takes some time.
     """
     reason = np.zeros(len(start), np.uint8)
-    if bool((end > start).all()):
+    if (end > start).all():
         return reason
     reason[end < start] = LeftOutReason.REVERSED
-    reason[(end == start) | ((end == 0) & (start > 0))] = LeftOutReason.NO_TIME
+    has_no_end = (end == 0) & (start > 0)
+    reason[has_no_end | (end == start)] = LeftOutReason.NO_TIME
     return reason
 
 
@@ -130,10 +125,11 @@ class LeftOut:
 
     def unresolved(self) -> tuple[Unresolved, ...]:
         """Return all counts in the order of the reasons."""
-        return tuple(
-            Unresolved(reason.word, self.counts[reason], self.duration_ns[reason])
-            for reason in sorted(self.counts)
-        )
+        found = []
+        for reason in sorted(self.counts):
+            duration_ns = self.duration_ns[reason]
+            found.append(Unresolved(reason.word, self.counts[reason], duration_ns))
+        return tuple(found)
 
     @property
     def remarks(self) -> list[str]:
@@ -166,18 +162,21 @@ def _suspects(records: Records) -> set[tuple[int, int]]:
     found: set[tuple[int, int]] = set()
     for first in range(0, len(records.start_ns), BLOCK_ROWS):
         rows = slice(first, first + BLOCK_ROWS + LOOK_AHEAD)
-        device, stream = records.device[rows], records.stream[rows]
+        device = records.device[rows]
+        stream = records.stream[rows]
         order = _by_stream(device, stream)
+        device = device[order]
+        stream = stream[order]
         start = records.start_ns[rows][order]
         end = start + records.duration_ns[rows][order]
-        device, stream = device[order], stream[order]
-        same = (stream[1:] == stream[:-1]) & (device[1:] == device[:-1])
+        # whether the next record runs on the same stream
+        same = ~changes(device, stream)[1:]
         wrong = same & (end[:-1] > start[1:] + TOLERANCE_NS)
         if records.run is not None:
             run = records.run[rows][order]
             wrong[1:] |= _is_foreign(run) & same[1:] & same[:-1]
-        at = np.flatnonzero(wrong)
-        if len(at):
+        if wrong.any():
+            at = np.flatnonzero(wrong)
             found.update(zip(device[at].tolist(), stream[at].tolist(), strict=True))
     return found
 
@@ -187,13 +186,14 @@ def _by_stream(device: Codes, stream: Codes) -> npt.NDArray[np.intp] | slice:
 
     Return a slice over all rows if they belong to one stream.
     """
-    if not len(stream) or bool((stream == stream[0]).all()):
+    if (stream == stream[:1]).all():
         return slice(None)
     # two-byte numbers are sorted by counting
     by_stream = np.argsort(stream, kind="stable")
     if device[0] == device[-1]:
         return by_stream
-    return by_stream[np.argsort(device[by_stream], kind="stable")]
+    by_device = np.argsort(device[by_stream], kind="stable")
+    return by_stream[by_device]
 
 
 def _is_foreign(run: Codes) -> Flags:
@@ -210,31 +210,41 @@ def _far_away(records: Records) -> Ints:
     """
     found: list[int] = []
     if records.run is None:
-        return np.array(found, np.int64)
-    edges = np.flatnonzero(np.diff(records.device)) + 1
-    bounds = [0, *edges.tolist(), len(records.device)]
-    for low, high in pairwise(bounds):
+        return NO_ROWS
+    edges = np.append(heads(records.device), len(records.device))
+    for low, high in pairwise(edges.tolist()):
         if high - low < FEW:
             continue
         start = records.start_ns[low:high]
         end = start + records.duration_ns[low:high]
-        reach = int(start[-2] - start[1])
         run = records.run[low:high]
-        rest = np.flatnonzero(run[:-1] == run[-1])
-        ahead = int(start[1] - end[0])
-        if (
-            ahead > max(reach, LEAST_FAR_NS)
-            and run[0] >= 0
-            and np.count_nonzero(run == run[0]) > 1
-        ):
+        if _is_first_far(start, end, run):
             found.append(low)
-        if run[-1] >= 0 and len(rest) > 1:
-            rest_end = int(end[rest].max())
-            apart = int(start[-1]) - rest_end
-            extent = rest_end - int(start[rest[0]])
-            if apart > max(FAR * extent, LEAST_FAR_NS):
-                found.append(high - 1)
+        if _is_last_far(start, end, run):
+            found.append(high - 1)
     return np.array(found, np.int64)
+
+
+def _is_first_far(start: Ints, end: Ints, run: Codes) -> bool:
+    """Whether the first record of a device ends long before the others, which its execution has,
+    begin.
+    """
+    ahead_ns = int(start[1] - end[0])
+    others_ns = int(start[-2] - start[1])
+    if run[0] < 0 or ahead_ns <= max(others_ns, LEAST_FAR_NS):
+        return False
+    return bool(np.count_nonzero(run == run[0]) > 1)
+
+
+def _is_last_far(start: Ints, end: Ints, run: Codes) -> bool:
+    """Whether the last record of a device begins long after the rest of its execution."""
+    rest = np.flatnonzero(run[:-1] == run[-1])
+    if run[-1] < 0 or len(rest) < 2:
+        return False
+    rest_end = int(end[rest].max())
+    extent_ns = rest_end - int(start[rest[0]])
+    behind_ns = int(start[-1]) - rest_end
+    return behind_ns > max(FAR * extent_ns, LEAST_FAR_NS)
 
 
 class _Mending:
@@ -265,17 +275,15 @@ class _Mending:
         """Describe the record that was clipped most."""
         if not self.clipped:
             return ""
-        recorded = self.records.duration_ns
-        row = max(self.clipped, key=lambda at: int(recorded[at]))
+        recorded_ns = self.records.duration_ns
+        row = max(self.clipped, key=lambda at: int(recorded_ns[at]))
+        name = "a record without an instruction"
         code = int(self.records.instruction[row])
-        name = (
-            self.records.instructions[code]
-            if code >= 0
-            else "a record without an instruction"
-        )
-        was = int(recorded[row]) / 1e3
-        now = int(self.end[row] - self.start[row]) / 1e3
-        return f"{name} took {was:,.0f} µs, now {now:,.0f} µs"
+        if code >= 0:
+            name = self.records.instructions[code]
+        was_us = int(recorded_ns[row]) / 1e3
+        now_us = int(self.end[row] - self.start[row]) / 1e3
+        return f"{name} took {was_us:,.0f} µs, now {now_us:,.0f} µs"
 
     def stream(self, device: int, stream: int) -> None:
         """Mend one stream, unless so many of its records overlap that the overlap is normal."""
@@ -291,30 +299,35 @@ class _Mending:
     def _rows(self, device: int, stream: int) -> Ints:
         """Return the records of a stream by start, without nodes of CUDA graphs."""
         records = self.records
-        here = (
-            (records.device == device) & (records.stream == stream) & (self.reason == 0)
-        )
+        here = (records.device == device) & (records.stream == stream)
+        here &= self.reason == 0
         if records.in_graph is not None:
             here &= ~records.in_graph
         rows = np.flatnonzero(here)
-        return rows[
-            changes(self.start[rows], self.end[rows], records.instruction[rows])
-        ]
+        instruction = records.instruction[rows]
+        is_new = changes(self.start[rows], self.end[rows], instruction)
+        return rows[is_new]  # a record that was recorded twice counts once
 
     def _in_order(self, rows: Ints) -> Ints:
+        """Return the records that are not left out, by start."""
         left = rows[self.reason[rows] == 0]
         ordered: Ints = left[np.argsort(self.start[left], kind="stable")]
         return ordered
 
     def _overlapping(self, rows: Ints) -> Flags:
-        return np.asarray(self.end[rows[:-1]] > self.start[rows[1:]] + TOLERANCE_NS)
+        """Return bool[n - 1]: whether a record ends after the next one begins."""
+        next_start = self.start[rows[1:]]
+        overlaps: Flags = self.end[rows[:-1]] > next_start + TOLERANCE_NS
+        return overlaps
 
     def _sweep(self, rows: Ints) -> bool:
         """Mend every record that overlaps the next one. Return whether there was one."""
         wrong = np.flatnonzero(self._overlapping(rows)).tolist()
         for at in wrong:
-            is_left = self.reason[rows[at]] == 0 and self.reason[rows[at + 1]] == 0
-            if is_left and self.end[rows[at]] > self.start[rows[at + 1]]:
+            row, following = rows[at : at + 2]
+            if self.reason[row] or self.reason[following]:
+                continue
+            if self.end[row] > self.start[following]:
                 self._mend(rows, at)
         return bool(wrong)
 
@@ -323,48 +336,54 @@ class _Mending:
 
         The record with the unusual duration is changed, and moved to where it has room.
         """
-        row = int(rows[at])
-        following = int(rows[at + 1])
-        is_likely = self._is_likely(row)
-        if is_likely and self.end[following] <= self.end[row]:
-            self.reason[following] = LeftOutReason.OVERLAP
-        elif is_likely and not self._is_likely(following):
-            self._clip(following, int(self.end[row]), int(self.end[following]))
-        else:
+        row, following = rows[at : at + 2].tolist()
+        if not self._is_likely(row):
             self._clip(row, *self._room(rows, at))
+        elif self.end[following] <= self.end[row]:
+            self.reason[following] = LeftOutReason.OVERLAP
+        elif self._is_likely(following):
+            self._clip(row, *self._room(rows, at))
+        else:
+            self._clip(following, int(self.end[row]), int(self.end[following]))
 
     def _is_likely(self, row: int) -> bool:
-        usual = self._usual(row)
-        return usual is not None and self.end[row] - self.start[row] <= LONG * usual
+        """Whether a record takes no longer than is plausible for its instruction."""
+        usual_ns = self._usual(row)
+        if usual_ns is None:
+            return False
+        return bool(self.end[row] - self.start[row] <= LONG * usual_ns)
 
     def _room(self, rows: Ints, at: int) -> tuple[int, int]:
         """Return the possible start and end of a record that overlaps the next one.
 
         It runs from its start to the next record, or from the end of the last record inside it to
-        its own end.
+        its own end. The room that is closer to the usual duration counts.
         """
-        row = int(rows[at])
+        row, following = rows[at : at + 2].tolist()
         start = int(self.start[row])
         end = int(self.end[row])
-        usual = self._usual(row)
-        front = int(self.start[rows[at + 1]]) - start
-        behind = np.searchsorted(self.start[rows], end)
-        inside = rows[at + 1 : max(int(behind), at + 2)]
-        back = end - int(self.end[inside].max())
-        if usual is None:
-            return start, start + front
-        is_at_end = back > 0 and abs(np.log(back / usual)) < abs(
-            np.log(max(front, 1) / usual)
-        )
-        if is_at_end:
-            return max(end - back, end - int(usual)), end
-        return start, start + min(front, int(usual))
+        usual_ns = self._usual(row)
+        front_ns = int(self.start[following]) - start
+        if usual_ns is None:
+            return start, start + front_ns
+        behind = int(np.searchsorted(self.start[rows], end))
+        inside = rows[at + 1 : max(behind, at + 2)]
+        back_ns = end - int(self.end[inside].max())
+        longest_ns = int(usual_ns)
+        if back_ns > 0:
+            front_is_off = abs(np.log(max(front_ns, 1) / usual_ns))
+            back_is_off = abs(np.log(back_ns / usual_ns))
+            if back_is_off < front_is_off:
+                return end - min(back_ns, longest_ns), end
+        return start, start + min(front_ns, longest_ns)
 
     def _clip(self, row: int, start: int, end: int) -> None:
+        """Give a record these times, or leave it out if no time is left."""
         if end <= start:
             self.reason[row] = LeftOutReason.OVERLAP
             return
-        self.start[row], self.end[row] = start, end
+        self.start[row] = start
+        self.end[row] = end
         self.clipped.add(row)
 
     def _usual(self, row: int) -> float | None:
@@ -392,13 +411,14 @@ class _Mending:
         if self.records.run is None or len(rows) < FEW:
             return
         run = self.records.run[rows]
-        at = np.flatnonzero(_is_foreign(run)) + 1
-        if len(at) > allowed:
+        foreign = np.flatnonzero(_is_foreign(run)) + 1
+        if len(foreign) > allowed:
             return
-        for place in at.tolist():
-            has_others = run[place] >= 0 and np.count_nonzero(run == run[place]) > 1
-            if has_others and self._is_likely(int(rows[place])):
-                self.reason[rows[place]] = LeftOutReason.MISPLACED
+        for at in foreign.tolist():
+            row = int(rows[at])
+            has_others = run[at] >= 0 and np.count_nonzero(run == run[at]) > 1
+            if has_others and self._is_likely(row):
+                self.reason[row] = LeftOutReason.MISPLACED
 
 
 @dataclass(frozen=True, eq=False)
@@ -438,21 +458,24 @@ def believed(
     # from the common order back to instructions' activities first, then the others
     if place is not None:
         back = np.argsort(place)
-        start, duration, reason = start[back], duration[back], reason[back]
-    keep = reason[:count] == 0
-    mine = {**columns, "start_ns": start[:count], "duration_ns": duration[:count]}
-    mine = {name: column[keep] for name, column in mine.items()}
-    order = np.lexsort((mine["start_ns"], mine["device"]))
+        start = start[back]
+        duration = duration[back]
+        reason = reason[back]
+    mended = {**columns, "start_ns": start[:count], "duration_ns": duration[:count]}
+    kept = np.flatnonzero(reason[:count] == 0)
+    kept = kept[np.lexsort((mended["start_ns"][kept], mended["device"][kept]))]
+    # whole CUDA graphs stay as they are
     others = replace(
         other, start_ns=other.start_ns.copy(), duration_ns=other.duration_ns.copy()
     )
-    others.start_ns[loose], others.duration_ns[loose] = start[count:], duration[count:]
+    others.start_ns[loose] = start[count:]
+    others.duration_ns[loose] = duration[count:]
     left = np.ones(len(other), np.bool_)
     left[loose] = reason[count:] == 0
     counts = np.bincount(reason, minlength=len(LeftOutReason)).tolist()
     left_out = {why: counts[why] for why in LeftOutReason if why and counts[why]}
     return Believed(
-        columns={name: column[order] for name, column in mine.items()},
+        columns={name: column[kept] for name, column in mended.items()},
         other=joined([others.of_rows(np.flatnonzero(left))]),
         left_out=left_out,
         remarks=tuple(found.remarks),
@@ -477,10 +500,8 @@ def _records(
     theirs = {**other.columns, "instruction": none, "run": none}
     both = {name: np.concatenate([own[name], theirs[name]]) for name in names}
     order = np.lexsort((both["start_ns"], both["device"]))
-    in_graphs = None
     if in_graph is not None:
-        in_graphs = np.concatenate(
-            [in_graph, other.reason == LeftOutReason.GRAPH_NODE]
-        )[order]
+        is_node = other.reason == LeftOutReason.GRAPH_NODE
+        in_graph = np.concatenate([in_graph, is_node])[order]
     ordered = {name: column[order] for name, column in both.items()}
-    return Records(**ordered, instructions=instructions, in_graph=in_graphs), order
+    return Records(**ordered, instructions=instructions, in_graph=in_graph), order

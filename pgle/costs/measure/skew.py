@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
@@ -10,12 +11,12 @@ import numpy as np
 from pgle.costs.measure.samples import Samples, sample_chunks
 from pgle.trace.columns import (
     NO_ROWS,
+    Codes,
     Flags,
     Floats,
     Ints,
     changes,
     distinct,
-    heads,
     usual_values,
 )
 
@@ -51,82 +52,102 @@ def rank_skew_us(samples: Samples, compute: Flags, groups: Ints) -> Floats:
     devices = np.flatnonzero(ran)
     if len(devices) < 2 or compute.all():
         return unknown
-    # Count all executions. The last may hold only collectives, so that no rank computed in it.
-    executions = int(samples.execution.max()) + 1
-    recorded = np.zeros((executions, len(devices)), np.bool_)
-    many = np.full(names, -1, np.int64)
-    for rows in sample_chunks(samples, compute):
-        recorded[
-            samples.execution[rows], np.searchsorted(devices, samples.device[rows])
-        ] = True
-        np.maximum.at(many, samples.name[rows], samples.occurrence[rows])
-    many += 1
-    complete: Flags = np.asarray(recorded.all(axis=1))
+    computing = _computing(samples, compute, devices, names)
+    complete = computing.complete
     if not complete.any():
         return unknown
-    first = np.cumsum(many) - many
-
-    def place(rows: Ints) -> Ints:
-        """Return a number for each occurrence that is the same in all executions and on all
-        devices.
-        """
-        return first[samples.name[rows]] + samples.occurrence[rows]
-
     ends = _waited_ends(samples, ~compute, complete)
-    before = _ended_before(samples, compute, complete, place, int(many.sum()))
     # An overlapping kernel may begin before an end on one rank and after it on another, but its
     # stretch must be the same on all. So kernels and ends are placed by the mean number of
     # collectives that ended.
-    stretch = np.searchsorted(ends.place, before + 0.5)
+    stretch = np.searchsorted(ends.place, computing.ended_before() + 0.5)
     shape = (len(complete), int(stretch.max()) + 1, len(devices))
-    sums = np.zeros(np.prod(shape))
 
     def cell(rows: Ints) -> Ints:
         """Return the index into `sums` of each occurrence's execution, stretch and device."""
-        at = (
+        place = (
             samples.execution[rows],
-            stretch[place(rows)],
+            stretch[computing.place(rows)],
             np.searchsorted(devices, samples.device[rows]),
         )
-        return np.asarray(np.ravel_multi_index(at, shape))
+        cells: Ints = np.ravel_multi_index(place, shape)
+        return cells
 
-    for rows in sample_chunks(samples, compute, complete):
+    sums = np.zeros(np.prod(shape))  # ns of compute in each cell
+    for rows in computing.chunks():
         # times are whole nanoseconds, so their sum does not depend on the order
-        sums += np.bincount(
-            cell(rows), weights=samples.time_ns[rows], minlength=len(sums)
-        )
+        time_ns = samples.time_ns[rows]
+        sums += np.bincount(cell(rows), weights=time_ns, minlength=len(sums))
+    sums = sums.reshape(shape)
     met = groups[ends.name][:, devices]
-    weight = _critical_less_median(sums.reshape(shape), met)
-    usual = usual_values((weight * sums.reshape(shape)).sum(axis=(1, 2))[complete])
-    counted = np.flatnonzero(complete)[usual]
-    unusual = np.ones(len(complete), dtype=bool)
-    unusual[counted] = False
-    weight[unusual] = 0.0
+    weight = _critical_less_median(sums, met)
+    skew_ns = (weight * sums).sum(axis=(1, 2))
+    counted = complete.copy()
+    counted[complete] = usual_values(skew_ns[complete])
+    weight[~counted] = 0.0
+    weight_of_cell = weight.reshape(-1)
     total_ns = np.zeros(names)
-    for rows in sample_chunks(samples, compute, complete):
-        weights = weight.reshape(-1)[cell(rows)] * samples.time_ns[rows]
-        total_ns += np.bincount(samples.name[rows], weights=weights, minlength=names)
-    return np.divide(total_ns / 1e3, many * len(counted), out=unknown, where=many > 0)
-
-
-def _ended_before(
-    samples: Samples,
-    compute: Flags,
-    complete: Flags,
-    place: Callable[[Ints], Ints],
-    places: int,
-) -> Floats:
-    """Return float64[places]: how many collectives have ended when an occurrence begins, as a
-    mean.
-    """
-    before = np.zeros(places)
-    seen = np.zeros(places, np.int64)
-    for rows in sample_chunks(samples, compute, complete):
-        before += np.bincount(
-            place(rows), weights=samples.ended[rows], minlength=places
+    for rows in computing.chunks():
+        weighted_ns = weight_of_cell[cell(rows)] * samples.time_ns[rows]
+        total_ns += np.bincount(
+            samples.name[rows], weights=weighted_ns, minlength=names
         )
-        seen += np.bincount(place(rows), minlength=places)
-    return before / np.maximum(seen, 1)
+    many = computing.many
+    seen = many * np.count_nonzero(counted)
+    skew_us: Floats = np.divide(total_ns / 1e3, seen, out=unknown, where=many > 0)
+    return skew_us
+
+
+@dataclass(frozen=True, eq=False)
+class _Computing:
+    """The compute of the executions that every device recorded.
+
+    An occurrence of an instruction has one place in all executions and on all devices.
+    """
+
+    samples: Samples
+    compute: Flags  # bool[samples], True for samples of compute
+    complete: Flags  # bool[executions], whether every device recorded it
+    many: Ints  # int64[names], the occurrences of each name in an execution
+
+    def chunks(self) -> Iterator[Ints]:
+        """Yield the samples in batches of rows."""
+        return sample_chunks(self.samples, self.compute, self.complete)
+
+    def place(self, rows: Ints) -> Ints:
+        """Return the place of each sample's occurrence."""
+        first = np.cumsum(self.many) - self.many
+        return first[self.samples.name[rows]] + self.samples.occurrence[rows]
+
+    def ended_before(self) -> Floats:
+        """Return float64[places]: how many collectives have ended when an occurrence begins, as a
+        mean.
+        """
+        places = int(self.many.sum())
+        ended = np.zeros(places)
+        seen = np.zeros(places, np.int64)
+        for rows in self.chunks():
+            place = self.place(rows)
+            weights = self.samples.ended[rows]
+            ended += np.bincount(place, weights=weights, minlength=places)
+            seen += np.bincount(place, minlength=places)
+        return ended / np.maximum(seen, 1)
+
+
+def _computing(
+    samples: Samples, compute: Flags, devices: Ints, names: int
+) -> _Computing:
+    """Find the executions in which every one of the devices computed."""
+    # Count all executions. The last may hold only collectives, so that no rank computed in it.
+    executions = int(samples.execution.max()) + 1
+    recorded = np.zeros((executions, len(devices)), np.bool_)
+    last = np.full(names, -1, np.int64)  # the last occurrence of each name
+    for rows in sample_chunks(samples, compute):
+        device = np.searchsorted(devices, samples.device[rows])
+        recorded[samples.execution[rows], device] = True
+        np.maximum.at(last, samples.name[rows], samples.occurrence[rows])
+    complete = np.logical_and.reduce(recorded, axis=1)
+    return _Computing(samples, compute, complete, many=last + 1)
 
 
 class _Ends(NamedTuple):
@@ -140,24 +161,26 @@ def _waited_ends(samples: Samples, collective: Flags, complete: Flags) -> _Ends:
     """Return the ends of the collectives that some rank waits for in most executions."""
     rows = np.flatnonzero(collective)
     rows = rows[complete[samples.execution[rows]]]
-    name = samples.name[rows].astype(np.int64)
-    occurrence = samples.occurrence[rows]
-    key = name * (int(occurrence.max(initial=0)) + 1) + occurrence
-    order = np.lexsort((samples.execution[rows], key))
-    rows, key = rows[order], key[order]
     if len(rows) == 0:
         return _Ends(np.empty(0), NO_ROWS)
-    # the first row of each collective in each execution
-    first = heads(key, samples.execution[rows])
-    some = np.maximum.reduceat(samples.waited[rows], first)
-    number = np.cumsum(changes(key[first])) - 1
-    waits = np.bincount(number, weights=some) / np.bincount(number)
-    of_row = np.cumsum(changes(key)) - 1
-    ends = np.bincount(of_row, weights=samples.ended[rows]) / np.bincount(of_row)
-    of_key = samples.name[rows[heads(key)]].astype(np.int64)
+    by = (samples.execution[rows], samples.occurrence[rows], samples.name[rows])
+    rows = rows[np.lexsort(by)]
+    name = samples.name[rows].astype(np.int64)
+    is_next = changes(name, samples.occurrence[rows])  # another end than the row before
+    # the first row of each end in each execution
+    first = np.flatnonzero(is_next | changes(samples.execution[rows]))
+    has_waited = np.maximum.reduceat(samples.waited[rows], first)
+    waits = _means(has_waited, is_next[first])
+    place = _means(samples.ended[rows], is_next)
     waited = np.flatnonzero(waits > 0.5)
-    waited = waited[np.argsort(ends[waited], kind="stable")]
-    return _Ends(ends[waited], of_key[waited])
+    waited = waited[np.argsort(place[waited], kind="stable")]
+    return _Ends(place[waited], name[is_next][waited])
+
+
+def _means(values: Codes, begins: Flags) -> Floats:
+    """Return the mean of each run of values; a run begins wherever `begins` is True."""
+    run = np.cumsum(begins) - 1
+    return np.bincount(run, weights=values) / np.bincount(run)
 
 
 def _critical_less_median(sums: Floats, met: Ints) -> Floats:
@@ -173,8 +196,9 @@ def _critical_less_median(sums: Floats, met: Ints) -> Floats:
     weight = np.zeros(sums.shape)
     order = np.argsort(sums, axis=2, kind="stable")
     count = sums.shape[2]
-    for place in ((count - 1) // 2, count // 2):
-        _add(weight, order[:, :, place], -0.5)
+    # the median of an even count is the mean of the two devices in the middle
+    _add(weight, order[:, :, (count - 1) // 2], -0.5)
+    _add(weight, order[:, :, count // 2], -0.5)
     _add(weight, _critical_path(sums, met), 1.0)
     return weight
 
@@ -193,20 +217,18 @@ def _critical_path(sums: Floats, met: Ints) -> Ints:
     executions, stretches, devices = sums.shape
     reached = np.zeros((executions, devices))
     waited_for = np.tile(np.arange(devices), (stretches, executions, 1))
-    for stretch in range(stretches):
+    for stretch in range(stretches - 1):
         reached += sums[:, stretch]
-        if stretch == stretches - 1:
-            break
         for group in distinct(met[stretch]).tolist():
             members = np.flatnonzero(met[stretch] == group)
-            last = reached[:, members].argmax(axis=1)
-            waited_for[stretch][:, members] = members[last][:, None]
-            reached[:, members] = reached[:, members].max(axis=1, keepdims=True)
+            of_members = reached[:, members]
+            last = members[of_members.argmax(axis=1)]
+            waited_for[stretch][:, members] = last[:, None]
+            reached[:, members] = of_members.max(axis=1, keepdims=True)
+    reached += sums[:, -1]
     path = np.zeros((executions, stretches), np.int64)
-    device = reached.argmax(axis=1)
+    path[:, -1] = reached.argmax(axis=1)
     each = np.arange(executions)
-    for stretch in range(stretches - 1, -1, -1):
-        if stretch < stretches - 1:
-            device = waited_for[stretch][each, device]
-        path[:, stretch] = device
+    for stretch in reversed(range(stretches - 1)):
+        path[:, stretch] = waited_for[stretch][each, path[:, stretch + 1]]
     return path

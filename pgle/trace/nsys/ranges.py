@@ -29,7 +29,7 @@ def by_value(values: Ints) -> Iterator[tuple[int, npt.NDArray[np.intp] | slice]]
     """Yield each distinct value with the rows that hold it, in row order."""
     if not len(values):
         return
-    if values[0] == values[-1] and bool((values == values[0]).all()):
+    if values[0] == values[-1] and (values == values[0]).all():
         yield int(values[0]), slice(None)
         return
     order = np.argsort(values, kind="stable")
@@ -44,6 +44,10 @@ class Lookup:
 
     It is a table if the keys are dense, else it searches by bisection. The last of equal keys
     counts. Unknown keys give `missing`.
+
+    Args:
+        keys, values: int[n], the known integers and the number of each.
+        missing: the number of all other integers.
     """
 
     def __init__(self, keys: Codes, values: Codes, missing: int) -> None:
@@ -62,11 +66,9 @@ class Lookup:
     @classmethod
     def of(cls, numbers: Mapping[int, int]) -> Lookup:
         """Make a lookup from a dictionary. Unknown keys give -1."""
-        return cls(
-            np.array(list(numbers), np.int64),
-            np.array(list(numbers.values()), np.int32),
-            -1,
-        )
+        keys = np.array(list(numbers), np.int64)
+        values = np.array(list(numbers.values()), np.int32)
+        return cls(keys, values, missing=-1)
 
     def __call__(self, keys: Ints) -> Codes:
         """The number of each key."""
@@ -137,12 +139,9 @@ def module_key(text: str) -> ModuleKey | None:
     if not name:
         return None
     digits = _last_field(text, "program_id") or ""
-    return ModuleKey(
-        name,
-        int(digits)
-        if digits.isascii() and digits.isdigit() and len(digits) < 20
-        else None,
-    )
+    if digits.isascii() and digits.isdigit() and len(digits) < 20:
+        return ModuleKey(name, int(digits))
+    return ModuleKey(name)
 
 
 def kernel_instruction(kernel: str) -> str | None:
@@ -171,14 +170,10 @@ def _last_field(text: str, key: str) -> str | None:
 
 Rows = npt.NDArray[np.intp]
 Reasons = npt.NDArray[np.uint8]  # values of `LeftOutReason`
-PUSH_POP = (
-    59,
-    70,
-)  # NVTX_EVENTS.eventType of push/pop ranges, live and from NVTX text files (ENUM_NSYS_EVENT_TYPE)
-NO_RANGE, NO_CALL = (
-    -2,
-    -1,
-)  # rows of `Ranges.thunk` for calls outside of all ranges, and for launches without recorded call
+# NVTX_EVENTS.eventType of push/pop ranges, live and from NVTX text files (ENUM_NSYS_EVENT_TYPE)
+PUSH_POP = (59, 70)
+NO_RANGE = -2  # row of `Ranges.thunk` for calls outside of all ranges
+NO_CALL = -1  # row of `Ranges.thunk` for launches without a recorded call
 BLOCK = 1 << 18  # ranges that are nested in one step; it bounds the memory
 MAX_DEPTH = 1000  # A file with deeper nesting is damaged: XLA nests about ten ranges.
 
@@ -232,15 +227,14 @@ class Ranges:
             first = int(self.offset[code])
             last = int(self.offset[code + 1])
             times = at[chosen]
-            found = np.searchsorted(self.start[first:last], times, side="right") + (
-                first - 1
-            )
-            found[found < first] = -1
+            begun = np.searchsorted(self.start[first:last], times, side="right")
+            found = np.where(begun > 0, first + begun - 1, -1)
             outside = np.flatnonzero((found >= 0) & (self.end[found] < times))
             while len(outside):
-                found[outside] = self.parent[found[outside]]
-                still = found[outside]
-                outside = outside[(still >= 0) & (self.end[still] < times[outside])]
+                around = self.parent[found[outside]]
+                found[outside] = around
+                is_outside = (around >= 0) & (self.end[around] < times[outside])
+                outside = outside[is_outside]
             open_[chosen] = np.where(found < 0, no_range, found)
         return open_
 
@@ -249,7 +243,8 @@ class _Labels:
     """The distinct range texts, numbered, with their meanings."""
 
     def __init__(self) -> None:
-        self.kind: list[int] = []
+        self.kind: list[int] = []  # values of `RangeKind`
+        # of a thunk, the number of its instruction; of a module, its number; -1 if it has none
         self.value: list[int] = []
         self.modules: dict[ModuleKey, int] = {}
         self.instructions: dict[str, int] = {}
@@ -262,16 +257,19 @@ class _Labels:
         return self._number[text]
 
     def _new(self, text: str) -> int:
+        """Add a text that was not seen before. Return its number."""
         kind = range_kind(text) if len(text) <= MAX_TEXT else None
         if kind is None:
             return -1
         value = -1
-        if kind is THUNK and (name := thunk_instruction(text)):
-            value = self.instructions.setdefault(name, len(self.instructions))
-        elif (
-            kind is MODULE and (key := module_key(text)) and key.program_id is not None
-        ):
-            value = self.modules.setdefault(key, len(self.modules))
+        if kind is THUNK:
+            name = thunk_instruction(text)
+            if name:
+                value = self.instructions.setdefault(name, len(self.instructions))
+        elif kind is MODULE:
+            key = module_key(text)
+            if key is not None and key.program_id is not None:
+                value = self.modules.setdefault(key, len(self.modules))
         self.kind.append(int(kind))
         self.value.append(value)
         return len(self.kind) - 1
@@ -291,10 +289,9 @@ def read_ranges(tables: Tables, step: Callable[[int], None]) -> Ranges:
     texts = GrowingColumn(np.int16)
     for start, end, tid, label in _labelled(tables, labels, step):
         end = np.where(end == NULL, LATEST, end)
+        is_whole = (start != NULL) & (tid != NULL)
         # An empty range holds no call and would break the count of open ranges.
-        chosen = np.flatnonzero(
-            (label >= 0) & (end > start) & (start != NULL) & (tid != NULL)
-        )
+        chosen = np.flatnonzero((label >= 0) & (end > start) & is_whole)
         code = np.empty(len(start), np.int32)
         for thread, rows in by_value(tid):
             code[rows] = threads.setdefault(thread, len(threads))
@@ -324,34 +321,41 @@ def _labelled(
     tables: Tables, labels: _Labels, step: Callable[[int], None]
 ) -> Iterator[tuple[Ints, Ints, Ints, Codes]]:
     """Yield batches of (start, end, globalTid, label) of push/pop ranges."""
-    label_of = Lookup.of(
-        {identity: labels.number(text) for identity, text in tables.texts(PREFIXES)}
-    )
+    numbers = {
+        identity: labels.number(text) for identity, text in tables.texts(PREFIXES)
+    }
+    label_of = Lookup.of(numbers)
     wanted = ("start", "end", "globalTid", "textId")
-    unregistered = False
-    for start, end, tid, text_id in tables.integers(
-        "NVTX_EVENTS", wanted, keep=("eventType", PUSH_POP)
-    ):
+    push_pop = ("eventType", PUSH_POP)
+    is_any_unregistered = False
+    for batch in tables.integers("NVTX_EVENTS", wanted, keep=push_pop):
+        start, end, tid, text_id = batch
         step(len(start))
-        unregistered |= bool((text_id == NULL).any())
+        is_any_unregistered |= bool((text_id == NULL).any())
         yield start, end, tid, label_of(text_id)
+    if is_any_unregistered:
+        rows = [*_unregistered(tables, labels)]
+        if rows:
+            start, end, tid, label = np.array(rows, np.int64).T
+            yield start, end, tid, label.astype(np.int32)
+
+
+def _unregistered(
+    tables: Tables, labels: _Labels
+) -> Iterator[tuple[int, int, int, int]]:
+    """Yield (start, end, globalTid, label) of each push/pop range that stores its text in its own
+    row.
+    """
     columns = ("start", "end", "globalTid", "eventType", "textId", "text")
-    if not unregistered or not set(columns) <= tables.columns("NVTX_EVENTS"):
-        return
-    # An unregistered string is stored in the row itself.
     rows = tables.rows("NVTX_EVENTS", columns, like=("text", PREFIXES))
-    batch = []
-    for begin, stop, thread, kind, registered, text in rows:
+    for start, end, thread, kind, registered, text in rows:
         if registered is not None or kind not in PUSH_POP:
             continue
-        if not isinstance(begin, int) or not isinstance(thread, int):
+        if not isinstance(start, int) or not isinstance(thread, int):
             continue
         if isinstance(text, str):
-            until = stop if isinstance(stop, int) else NULL
-            batch.append((begin, until, thread, labels.number(text)))
-    if batch:
-        start, end, tid, label = np.array(batch, np.int64).T
-        yield start, end, tid, label.astype(np.int32)
+            until = end if isinstance(end, int) else NULL
+            yield start, until, thread, labels.number(text)
 
 
 def _nested(
@@ -367,14 +371,15 @@ def _nested(
     """Order and nest the ranges, and find the thunk that owns the launches of each."""
     rank = np.empty(len(tids), np.int32)
     rank[np.argsort(tids)] = np.arange(len(tids), dtype=np.int32)
+    threads = np.sort(tids)
     code = narrow(rank)[code]
-    offset = np.concatenate([[0], np.cumsum(np.bincount(code, minlength=len(tids)))])
+    per_thread = np.bincount(code, minlength=len(tids))
+    offset = np.append(0, np.cumsum(per_thread))
     order = _order(code, start, end)
     kinds = np.array(labels.kind, np.int8)
     compiles = np.flatnonzero((kinds[label] == RangeKind.COMPILE) & (end < LATEST))
-    compiling_at = _compiling(
-        np.sort(tids)[code[compiles]], start[compiles], end[compiles]
-    )
+    compiling_tid = threads[code[compiles]]
+    compiling_at = _compiling(compiling_tid, start[compiles], end[compiles])
     del code
     if order is not None:
         start, end, label = start[order], end[order], label[order]
@@ -382,7 +387,8 @@ def _nested(
     kind = kinds[label]
     value = narrow(np.array(labels.value, np.int32))[label]
     del label
-    is_thunk, is_module = kind == RangeKind.THUNK, kind == RangeKind.MODULE
+    is_thunk = kind == RangeKind.THUNK
+    is_module = kind == RangeKind.MODULE
     # Only the autotuner runs modules without program id.
     compiling = (kind == RangeKind.COMPILE) | (is_module & (value < 0))
     parent = np.full(len(start), -1, np.int32)
@@ -390,7 +396,8 @@ def _nested(
     module = _counted(is_module)
     for first, last in pairwise(offset.tolist()):
         for inner, outer in _levels(start[first:last], end[first:last], path):
-            inner, outer = inner + first, outer + first
+            inner = inner + first
+            outer = outer + first
             parent[inner] = outer
             for column in (thunk, module):
                 own = column[inner]
@@ -406,32 +413,41 @@ def _nested(
         compiling=compiling_at,
     )
     del value, module, kind, is_thunk, is_module
-    reason = np.full(len(start) + 2, LeftOutReason.NONE, np.uint8)
+    return Ranges(
+        threads=threads,
+        offset=offset,
+        start=start,
+        end=end,
+        parent=parent,
+        thunk=np.append(thunk, 2 * [np.int16(-1)]),
+        reason=_reasons(launches, thunk, compiling),
+        launches=launches,
+    )
+
+
+def _reasons(launches: XlaLaunches, thunk: Codes, compiling: Flags) -> Reasons:
+    """Return uint8[n + 2]: why launches in a range have no owner, as `Ranges.reason`.
+
+    Args:
+        thunk: int[n], the innermost thunk of each range; -1 if it has none.
+        compiling: bool[n], whether XLA compiles in the range.
+    """
+    reason = np.full(len(thunk) + 2, LeftOutReason.NONE, np.uint8)
     inside = reason[:-2]
     if len(launches.instruction):
         inside[launches.module_range[thunk] < 0] = LeftOutReason.NO_MODULE
         inside[launches.instruction[thunk] < 0] = LeftOutReason.NO_THUNK
     inside[thunk < 0] = LeftOutReason.NO_THUNK
     inside[compiling] = LeftOutReason.AUTOTUNER
-    reason[NO_RANGE], reason[NO_CALL] = LeftOutReason.NO_RANGE, LeftOutReason.NO_API_ROW
-    return Ranges(
-        threads=np.sort(tids),
-        offset=offset,
-        start=start,
-        end=end,
-        parent=parent,
-        thunk=np.append(thunk, 2 * [np.int16(-1)]),
-        reason=reason,
-        launches=launches,
-    )
+    reason[NO_RANGE] = LeftOutReason.NO_RANGE
+    reason[NO_CALL] = LeftOutReason.NO_API_ROW
+    return reason
 
 
 def _compiling(tid: Ints, start: Ints, end: Ints) -> dict[int, Ints]:
     """Return the times when XLA compiled, by process: the union over its threads."""
-    found = {}
-    for process, rows in by_value(tid & PROCESS):
-        found[process] = union(start[rows], end[rows]).ns
-    return found
+    processes = by_value(tid & PROCESS)
+    return {process: union(start[rows], end[rows]).ns for process, rows in processes}
 
 
 def _counted(chosen: Flags) -> Codes:
@@ -449,11 +465,9 @@ def _order(thread: Codes, start: Ints, end: Ints) -> Codes | None:
     # Usually each thread's rows are in order and only the threads are mixed. Two-byte thread
     # numbers are then sorted by counting.
     order = np.argsort(thread, kind="stable").astype(np.int32)
-    return (
-        order
-        if _is_ordered(thread, start, end, order)
-        else np.lexsort((-end, start, thread)).astype(np.int32)
-    )
+    if _is_ordered(thread, start, end, order):
+        return order
+    return np.lexsort((-end, start, thread)).astype(np.int32)
 
 
 def _is_ordered(
@@ -463,15 +477,14 @@ def _is_ordered(
     memory.
     """
     for at in range(0, len(start) - 1, BLOCK):
-        part = (
-            slice(at, at + BLOCK + 1) if order is None else order[at : at + BLOCK + 1]
-        )
-        number = np.diff(thread[part])
-        begin = np.diff(start[part])
-        stop = np.diff(end[part])
-        good = (number > 0) | (
-            (number == 0) & ((begin > 0) | ((begin == 0) & (stop <= 0)))
-        )
+        part: slice | Codes = slice(at, at + BLOCK + 1)
+        if order is not None:
+            part = order[part]
+        thread_step = np.diff(thread[part])
+        start_step = np.diff(start[part])
+        end_step = np.diff(end[part])
+        good = (start_step > 0) | ((start_step == 0) & (end_step <= 0))
+        good = (thread_step > 0) | ((thread_step == 0) & good)
         if not good.all():
             return False
     return True
@@ -493,13 +506,30 @@ def _levels(start: Ints, end: Ints, path: Path) -> Iterator[tuple[Rows, Rows]]:
     Raises:
         UserError: the ranges nest deeper than `MAX_DEPTH`.
     """
+    depth = _depths(start, end, path)
+    # cut at ranges at the top level, about every `BLOCK` ranges
+    tops = np.flatnonzero(depth == 0)
+    near = np.searchsorted(tops, np.arange(0, len(depth), BLOCK))
+    cuts = tops[near[near < len(tops)]].tolist()
+    for first, last in pairwise([*dict.fromkeys(cuts), len(depth)]):
+        block = depth[first:last]
+        above = np.flatnonzero(block == 0)
+        for level in range(1, int(block.max(initial=0)) + 1):
+            here = np.flatnonzero(block == level)
+            around = above[np.searchsorted(above, here) - 1]
+            yield here + first, around + first
+            above = here
+
+
+def _depths(start: Ints, end: Ints, path: Path) -> npt.NDArray[np.int16]:
+    """Return int16[n]: how many ranges enclose each one, with the arguments of `_levels`."""
     ends = np.sort(end)
     depth = np.empty(len(start), np.int16)
     for first in range(0, len(start), BLOCK):
-        part = slice(first, min(first + BLOCK, len(start)))
-        deep = np.arange(part.start, part.stop) - np.searchsorted(
-            ends, start[part], side="right"
-        )
+        part = slice(first, first + BLOCK)
+        begins = start[part]
+        ended = np.searchsorted(ends, begins, side="right")
+        deep = np.arange(first, first + len(begins)) - ended
         deepest = int(deep.max(initial=0))
         if deepest > MAX_DEPTH:
             raise UserError(
@@ -508,15 +538,4 @@ def _levels(start: Ints, end: Ints, path: Path) -> Iterator[tuple[Rows, Rows]]:
                 remedy="record again",
             )
         depth[part] = deep
-    # cut at ranges at the top level, about every `BLOCK` ranges
-    tops = np.flatnonzero(depth == 0)
-    near = np.searchsorted(tops, np.arange(0, len(depth), BLOCK))
-    for first, last in pairwise(
-        [*dict.fromkeys(tops[near[near < len(tops)]].tolist()), len(depth)]
-    ):
-        block = depth[first:last]
-        above = np.flatnonzero(block == 0)
-        for level in range(1, int(block.max(initial=0)) + 1):
-            here = np.flatnonzero(block == level)
-            yield here + first, above[np.searchsorted(above, here) - 1] + first
-            above = here
+    return depth

@@ -18,6 +18,7 @@ import os
 import sqlite3
 from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager
+from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -46,17 +47,14 @@ Bytes: TypeAlias = npt.NDArray[np.uint8]
 
 # bytes of a record's header that are decoded; SQLite allows 2,000 columns
 MAX_HEADER = 4096
-BLOCK_BYTES = (
-    1 << 19
-)  # pages decoded together; their working arrays fit into the processor's cache
-INTERIOR, LEAF = (
-    5,
-    13,
-)  # types of a table's pages; other types belong to an index or a WITHOUT ROWID table
+# pages decoded together; their working arrays fit into the processor's cache
+BLOCK_BYTES = 1 << 19
+# types of a table's pages; other types belong to an index or a WITHOUT ROWID table
+INTERIOR = 5
+LEAF = 13
 MAX_DEPTH = 20  # A deeper tree is damaged: four levels hold more rows than a file can.
-MAX_VALUE_BYTES = (
-    1 << 24
-)  # longest text that is read; SQLite copies a text several times
+# longest text that is read; SQLite copies a text several times
+MAX_VALUE_BYTES = 1 << 24
 
 _WIDTH = (0, 1, 2, 3, 4, 6, 8, 8, 0, 0)
 """Bytes of a value by serial type; types 8 and 9 are the constants 0 and 1, 7 is a float."""
@@ -106,14 +104,16 @@ class Tables:
             "SELECT name FROM sqlite_master WHERE type = 'view'"
         )
         self._views = {name for (name,) in views}
+        # position of each column, by table and name
         self._columns: dict[str, dict[str, int]] = {}
+        # root page of each table; 0 if rows do not hold the values of all its columns
         self._root: dict[str, int] = {}
         for table, root, column, is_stored in self._connection.execute(query):
             found = self._columns.setdefault(table, {})
             found[column] = len(found)
-            self._root[table] = (
-                int(root) if is_stored and self._root.get(table, 1) else 0
-            )
+            self._root.setdefault(table, int(root or 0))
+            if not is_stored:
+                self._root[table] = 0
 
     def columns(self, table: str) -> frozenset[str]:
         """Return the column names of a table; empty if the table does not exist.
@@ -139,12 +139,11 @@ class Tables:
         """
         if not self._root.get(table):
             return 0
+        lowest = f'SELECT min(rowid) FROM "{table}"'
+        highest = f'SELECT max(rowid) FROM "{table}"'
         with self._reading():
-            ends = [
-                self._connection.execute(f'SELECT {end}(rowid) FROM "{table}"')
-                for end in ("min", "max")
-            ]
-            low, high = (row.fetchone()[0] for row in ends)
+            low = self._connection.execute(lowest).fetchone()[0]
+            high = self._connection.execute(highest).fetchone()[0]
         return 0 if low is None else int(high) - int(low) + 1
 
     def integers(
@@ -165,24 +164,20 @@ class Tables:
         wanted = [*columns]
         if keep is not None:
             wanted.append(keep[0])
+            if keep[0] not in known:
+                return
         present = [name for name in dict.fromkeys(wanted) if name in known]
-        if not present or (keep is not None and keep[0] not in known):
+        if not present:
             return
         with self._reading():
             for batch in self._batches(table, present):
                 found = dict(zip(present, batch, strict=True))
                 if keep is not None:
-                    chosen = np.logical_or.reduce(
-                        [found[keep[0]] == value for value in keep[1]]
-                    )
-                    if not chosen.all():
-                        found = {name: column[chosen] for name, column in found.items()}
+                    found = _kept(found, *keep)
                 rows = len(found[present[0]])
                 if rows:
-                    for name in wanted:
-                        if name not in found:
-                            found[name] = np.full(rows, NULL)
-                    yield tuple(found[name] for name in columns)
+                    null = np.full(rows, NULL)
+                    yield tuple(found.get(name, null) for name in columns)
 
     def whole(
         self,
@@ -194,36 +189,37 @@ class Tables:
         """Return all rows at once, else as `integers`; empty columns if the table does not
         exist.
         """
-        batches = [*self.integers(table, columns, keep=keep)] or [
-            (NO_ROWS,) * len(columns)
-        ]
-        return tuple(map(np.concatenate, zip(*batches, strict=True)))
+        none = (NO_ROWS,) * len(columns)
+        return _joined([none, *self.integers(table, columns, keep=keep)])
 
     def _batches(self, table: str, columns: Sequence[str]) -> Iterator[Columns]:
         """Yield batches of existing columns, decoded from pages if the table is stored plainly."""
-        leaves = self._leaves(self._root[table]) if self._root[table] else None
+        root = self._root[table]
+        leaves = self._leaves(root) if root else None
         if leaves is None:
             yield from self._asked(table, columns, "")
             return
         waiting: list[Columns] = []
+        rows = 0
         step = max(BLOCK_BYTES // self._page_bytes, 1)
         for at in range(0, len(leaves), step):
-            waiting.append(self._block(table, columns, leaves[at : at + step]))
-            if (
-                at + step >= len(leaves)
-                or sum(len(part[0]) for part in waiting) >= BATCH_ROWS
-            ):
-                yield tuple(map(np.concatenate, zip(*waiting, strict=True)))
+            block = self._block(table, columns, leaves[at : at + step])
+            waiting.append(block)
+            rows += len(block[0])
+            if rows >= BATCH_ROWS:
+                yield _joined(waiting)
                 waiting = []
+                rows = 0
+        if waiting:
+            yield _joined(waiting)
 
     def _asked(
         self, table: str, columns: Sequence[str], where: str
     ) -> Iterator[Columns]:
         """Yield batches of columns that SQLite reads value by value."""
         chosen = ", ".join(f'ifnull("{name}", {NULL})' for name in columns)
-        with closing(
-            self._connection.execute(f'SELECT {chosen} FROM "{table}" {where}')
-        ) as cursor:
+        query = f'SELECT {chosen} FROM "{table}" {where}'
+        with closing(self._connection.execute(query)) as cursor:
             while rows := cursor.fetchmany(BATCH_ROWS):
                 values = np.array(rows)
                 if values.dtype != np.int64:
@@ -246,26 +242,24 @@ class Tables:
         """
         if not set(columns) <= self.columns(table):
             return
-        query = (
-            f"""SELECT {", ".join(f'"{name}"' for name in columns)} FROM "{table}\""""
-        )
+        chosen = ", ".join(f'"{name}"' for name in columns)
+        query = f'SELECT {chosen} FROM "{table}"'
         values: list[str] = []
         if like is not None:
-            query += " WHERE " + " OR ".join(f'"{like[0]}" GLOB ?' for _ in like[1])
-            values = [f"{beginning}*" for beginning in like[1]]
-        with (
-            self._reading(),
-            closing(self._connection.execute(query, values)) as cursor,
-        ):
-            yield from cursor
+            column, beginnings = like
+            values = [f"{beginning}*" for beginning in beginnings]
+            query += " WHERE " + " OR ".join([f'"{column}" GLOB ?'] * len(values))
+        with self._reading():
+            cursor = self._connection.execute(query, values)
+            with closing(cursor):
+                yield from cursor
 
     def texts(self, beginnings: Sequence[str] = ("",)) -> Iterator[tuple[int, str]]:
         """Yield the numbered texts that other tables refer to, if they begin with one of
         `beginnings`.
         """
-        for identity, text in self.rows(
-            "StringIds", ("id", "value"), like=("value", beginnings)
-        ):
+        like = ("value", beginnings)
+        for identity, text in self.rows("StringIds", ("id", "value"), like=like):
             if isinstance(identity, int) and isinstance(text, str):
                 yield identity, text
 
@@ -286,36 +280,39 @@ class Tables:
                 return level
             if kind != INTERIOR:
                 return None
-            level = np.concatenate(
-                [self._children(level[at : at + 1]) for at in range(len(level))]
-            )
+            level = np.concatenate([self._children(page) for page in level.tolist()])
             if len(level) > self._count:
                 raise ValueError("a table has more pages than the file")
         raise ValueError("a table's tree has no leaves")
 
-    def _children(self, page: Ints) -> Ints:
-        raw = self._pages(page)
+    def _children(self, page: int) -> Ints:
+        """Return the pages that an interior page names, in row order."""
+        raw = self._pages(np.array([page]))
         count = int.from_bytes(raw[3:5].tobytes())
-        is_whole = raw[0] == INTERIOR and 12 + 2 * count <= self._usable
-        cells = raw[12 : 12 + 2 * count].view(">u2").astype(np.int64)
+        cells_end = 12 + 2 * count
+        is_whole = raw[0] == INTERIOR and cells_end <= self._usable
+        cells = raw[12:cells_end].view(">u2").astype(np.int64)
         if not is_whole or (cells > self._usable - 4).any():
-            raise ValueError(f"page {int(page[0])} is damaged")
-        last = raw[8:12].view(">u4").astype(np.int64)
-        return np.append(_window(raw, 4)[cells].view(">u4").astype(np.int64), last)
+            raise ValueError(f"page {page} is damaged")
+        children = _window(raw, 4)[cells].view(">u4")
+        last = raw[8:12].view(">u4")
+        return np.append(children, last).astype(np.int64)
 
     def _pages(self, numbers: Ints) -> Bytes:
         """Return the bytes of some pages, one after the other, followed by zeros."""
         if (numbers < 1).any() or (numbers > self._count).any():
             raise ValueError("a page is outside the file")
         size = self._page_bytes
-        raw = np.empty(len(numbers) * size + 2 * MAX_HEADER, np.uint8)
-        raw[len(numbers) * size :] = 0
-        edges = [0, *(np.flatnonzero(np.diff(numbers) != 1) + 1).tolist(), len(numbers)]
-        for first, last in pairwise(edges):
+        end = len(numbers) * size
+        raw = np.empty(end + 2 * MAX_HEADER, np.uint8)
+        raw[end:] = 0
+        # pages that follow each other in the file are read at once
+        breaks = np.flatnonzero(np.diff(numbers) != 1) + 1
+        for first, last in pairwise([0, *breaks.tolist(), len(numbers)]):
             part = raw[first * size : last * size].data
-            if os.preadv(
-                self._file.fileno(), [part], (int(numbers[first]) - 1) * size
-            ) != len(part):
+            position = (int(numbers[first]) - 1) * size
+            count = os.preadv(self._file.fileno(), [part], position)
+            if count != len(part):
                 raise ValueError("the file ends within a page")
         return raw
 
@@ -325,31 +322,34 @@ class Tables:
         cell, page_end = self._cells(raw, len(leaves))
         payload, row_id = _varints(raw, cell)
         record = _behind_varint(raw, row_id)
-        # A long payload continues on overflow pages: section 1.6, "the amount of payload that
-        # spills".
-        longest, least = self._usable - 35, (self._usable - 12) * 32 // 255 - 23
-        local = payload
-        if (spilt := payload > longest).any():
-            spill = least + (payload - least) % (self._usable - 4)
-            local = np.where(spilt, np.where(spill <= longest, spill, least), payload)
+        local = self._local(payload)
         if (payload < 0).any() or (record + local > page_end).any():
             raise ValueError("a row reaches beyond its page")
-        found = _decoded(
-            raw,
-            record,
-            local,
-            payload,
-            [self._columns[table][name] for name in columns],
-        )
+        wanted = [self._columns[table][name] for name in columns]
+        found = _decoded(raw, record, local, payload, wanted)
         if found is None:
             first, last = _varints(raw, row_id[[0, -1]])[0].tolist()
-            parts = [
-                *self._asked(table, columns, f"WHERE rowid BETWEEN {first} AND {last}")
-            ]
+            where = f"WHERE rowid BETWEEN {first} AND {last}"
+            parts = [*self._asked(table, columns, where)]
             if sum(len(part[0]) for part in parts) != len(cell):
                 raise ValueError("rows are not in order")
-            found = tuple(map(np.concatenate, zip(*parts, strict=True)))
+            found = _joined(parts)
         return found
+
+    def _local(self, payload: Ints) -> Ints:
+        """Return how many bytes of each payload lie on the row's own page.
+
+        A long payload continues on overflow pages: section 1.6, "the amount of payload that
+        spills".
+        """
+        longest = self._usable - 35
+        is_long = payload > longest
+        if not is_long.any():
+            return payload
+        least = (self._usable - 12) * 32 // 255 - 23
+        local = least + (payload - least) % (self._usable - 4)
+        local[local > longest] = least
+        return np.where(is_long, local, payload)
 
     def _cells(self, raw: Bytes, pages: int) -> tuple[Ints, Ints]:
         """Return the position of each row in the bytes of leaf pages, and the end of its page's
@@ -360,14 +360,10 @@ class Tables:
         most = int(count.max(initial=0))
         if (table[:, 0] != LEAF).any() or 8 + 2 * most > self._usable:
             raise ValueError("a page of rows is damaged")
-        pointers = (
-            np.ascontiguousarray(table[:, 8 : 8 + 2 * most])
-            .view(">u2")
-            .astype(np.int64)
-        )
+        pointers = np.ascontiguousarray(table[:, 8 : 8 + 2 * most]).view(">u2")
         begin = np.arange(pages) * self._page_bytes
         used = np.arange(most) < count[:, None]
-        cell = (pointers + begin[:, None])[used]
+        cell = (begin[:, None] + pointers)[used]
         end = np.repeat(begin + self._usable, count)
         if (cell >= end).any():
             raise ValueError("a page of rows is damaged")
@@ -396,12 +392,25 @@ def _check_sqlite(path: Path) -> None:
         fold = typed("sqlite3", path, "PRAGMA wal_checkpoint(TRUNCATE)")
         remedy = f"export the report again, or fold that in: {fold}"
         raise UserError(f"part of it is still in {log.name}", where=path, remedy=remedy)
-    if len(head) < 100 or size < pages * _page_bytes(head):
-        raise UserError(
-            f"truncated: {size:,} of {pages * _page_bytes(head):,} bytes",
-            where=path,
-            remedy=again,
-        )
+    whole = pages * _page_bytes(head)
+    if len(head) < 100 or size < whole:
+        what = f"truncated: {size:,} of {whole:,} bytes"
+        raise UserError(what, where=path, remedy=again)
+
+
+def _joined(batches: Sequence[Columns]) -> Columns:
+    """Join at least one batch of columns."""
+    return tuple(map(np.concatenate, zip(*batches, strict=True)))
+
+
+def _kept(
+    columns: dict[str, Ints], name: str, values: Sequence[int]
+) -> dict[str, Ints]:
+    """Return the rows whose column of this name has one of some values."""
+    chosen = np.logical_or.reduce([columns[name] == value for value in values])
+    if chosen.all():
+        return columns
+    return {each: column[chosen] for each, column in columns.items()}
 
 
 def _page_bytes(head: bytes) -> int:
@@ -427,30 +436,39 @@ def _decoded(
     waiting = [(np.arange(len(record)), max(wanted) + 2)]
     while waiting:
         rows, width = waiting.pop()
-        words = _words(raw, record[rows], width)
-        while len(rows):  # one group of rows with equal headers per pass
-            same = np.logical_and.reduce([column == column[0] for column in words.T])
-            head = words[0].tobytes()[:width]
-            if bool(same.all()):
-                group, rows = rows, rows[:0]
-            else:
-                group, rows, words = rows[same], rows[~same], words[~same]
+        for head, group in _by_head(raw, record, rows, width):
             layout = _layout(head, max(wanted) + 1)
-            if layout is not None:
-                _, places, size = layout
-                if (payload[group] < size).any():
-                    raise ValueError("a row is shorter than its header says")
-                is_far = size - places[min(wanted)] + 8 > MAX_HEADER
-                # A long text between wanted columns is one such case.
-                if (local[group] < size).any() or is_far:
-                    return None
-                begins = record[group]
-                _fill(out, group, raw, begins, layout=layout, wanted=wanted)
-            elif width >= MAX_HEADER:
-                raise ValueError("a row has an endless header")
-            else:
+            if layout is None:
+                if width >= MAX_HEADER:
+                    raise ValueError("a row has an endless header")
                 waiting.append((group, 2 * width))
+                continue
+            if (payload[group] < layout.size).any():
+                raise ValueError("a row is shorter than its header says")
+            span = layout.size - layout.places[min(wanted)]
+            # A long text between wanted columns is one such case.
+            is_far = span + 8 > MAX_HEADER
+            if is_far or (local[group] < layout.size).any():
+                return None
+            begins = record[group]
+            _fill(out, group, raw, begins, layout=layout, wanted=wanted)
     return tuple(out)
+
+
+def _by_head(
+    raw: Bytes, record: Ints, rows: Ints, width: int
+) -> Iterator[tuple[bytes, Ints]]:
+    """Yield groups of rows whose records begin with the same `width` bytes, with these bytes."""
+    words = _words(raw, record[rows], width)
+    while len(rows):
+        head = words[0].tobytes()[:width]
+        same = np.logical_and.reduce([column == column[0] for column in words.T])
+        if same.all():
+            yield head, rows
+            return
+        yield head, rows[same]
+        rows = rows[~same]
+        words = words[~same]
 
 
 def _fill(
@@ -463,55 +481,63 @@ def _fill(
     wanted: Sequence[int],
 ) -> None:
     """Fill the columns for rows whose records have one layout."""
-    types, places, _ = layout
+    places = layout.places
     begin = places[min(wanted)]
     stride = places[max(wanted)] - begin + 16
     records = _window(raw, stride)[record + begin]
-    everything = len(rows) == out.shape[1]
     for column, place in zip(out, wanted, strict=True):
-        kind = types[place]
+        kind = layout.types[place]
         if kind > 9 or kind == 7:
             raise TypeError("a number is expected, and something else is there")
         width = _WIDTH[kind]
         values: Any = NULL if kind == 0 else kind - 8
         if width:
-            stored = (
-                f">i{width}" if width in (1, 2, 4, 8) else ">i8"
-            )  # a value of 3 or 6 bytes is read as eight bytes
-            values = np.ndarray(
-                len(rows), stored, records, places[place] - begin, (stride,)
-            )
-            if width in (3, 6):
+            # a value of 3 or 6 bytes is read as eight bytes
+            is_odd = width in (3, 6)
+            stored = ">i8" if is_odd else f">i{width}"
+            offset = places[place] - begin
+            values = np.ndarray(len(rows), stored, records, offset, (stride,))
+            if is_odd:
                 values = values.astype(np.int64) >> 64 - 8 * width
-        column[slice(None) if everything else rows] = values
+        if len(rows) == len(column):
+            column[:] = values
+        else:
+            column[rows] = values
 
 
-_Layout = tuple[list[int], list[int], int]  # the result of `_layout`
+@dataclass(frozen=True)
+class _Layout:
+    """Where the first columns of a record lie."""
+
+    types: Sequence[int]  # serial type of each column
+    places: Sequence[int]  # offset of each column in the record, in bytes
+    size: int  # the end of the last of these columns, in bytes
 
 
 def _layout(head: bytes, columns: int) -> _Layout | None:
-    """Return serial types of the first columns, their offsets in the record, and the end of the
-    last.
+    """Return the layout of a record's first columns.
 
     None if `head` ends before the last of these columns. Columns that the record lacks are NULL.
     """
-    numbers = iter(_varints_in(head))
+    numbers = _varints_in(head)
     header, at = next(numbers, (0, MAX_HEADER))
     if at > len(head):
         return None
-    types, places, size = [], [], header
+    types = []
+    places = []
+    size = header
     for _ in range(columns):
         kind = 0
         if at < header:
             kind, at = next(numbers, (0, MAX_HEADER))
-            if at > header and at < MAX_HEADER:
-                raise ValueError("a row's header is damaged")
             if at == MAX_HEADER:
                 return None
+            if header < at < MAX_HEADER:
+                raise ValueError("a row's header is damaged")
         types.append(kind)
         places.append(size)
         size += _WIDTH[kind] if kind < 10 else (kind - 12) // 2
-    return types, places, size
+    return _Layout(types, places, size)
 
 
 def _varints_in(head: bytes) -> Iterator[tuple[int, int]]:
@@ -559,5 +585,6 @@ def _words(raw: Bytes, at: Ints, width: int) -> npt.NDArray[np.uint64]:
     """Return uint64[n, m]: the `width` bytes at each of n positions, padded with zeros."""
     count = -(-width // 8)
     words = _window(raw, 8 * count)[at].view("<u8").reshape(-1, count)
-    words[:, -1] &= np.uint64((1 << 8 * (width - 8 * (count - 1))) - 1)
+    bits_of_last = 8 * (width - 8 * (count - 1))
+    words[:, -1] &= np.uint64((1 << bits_of_last) - 1)
     return words

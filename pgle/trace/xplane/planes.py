@@ -78,6 +78,7 @@ def signed(value: int) -> int:
 
 
 def _varint(data: bytes, position: int, end: int) -> tuple[int, int]:
+    """Return the base-128 integer at a position, and the position after it."""
     value = shift = 0
     while position < end and shift < 70:
         byte = data[position]
@@ -128,17 +129,26 @@ def repeated(
         raise DamagedError(
             f"a message ends at byte {position:,}, its parent at {end:,}"
         )
-    head = np.array(heads, np.int64)
-    raw = np.frombuffer(data, np.uint8)
-    low = raw[head + 1].astype(np.int64)
-    high = raw[head + 2].astype(np.int64)
-    two = low >= 0x80
-    starts = head + 2 + two
-    ends = starts + np.where(two, low - 0x80 + (high << 7), low)
+    starts, ends = _behind_lengths(data, np.array(heads, np.int64))
     if long:
         starts = np.sort(np.append(starts, [item[0] for item in long]))
         ends = np.sort(np.append(ends, [item[1] for item in long]))
     return starts, ends, others
+
+
+def _behind_lengths(data: bytes, head: Ints) -> tuple[Ints, Ints]:
+    """Return where messages start and end, whose lengths take one or two bytes.
+
+    Args:
+        head: int64[n], the positions of the tags.
+    """
+    raw = np.frombuffer(data, np.uint8)
+    low = raw[head + 1].astype(np.int64)
+    high = raw[head + 2].astype(np.int64)
+    has_two = low >= 0x80
+    start = head + 2 + has_two
+    size = np.where(has_two, low - 0x80 + (high << 7), low)
+    return start, start + size
 
 
 class ByteBlock:
@@ -162,7 +172,9 @@ class ByteBlock:
         index = np.minimum(position >> 3, self._last)
         shift = ((position & 7) << 3).view(np.uint64)
         low = self._words[index] >> shift
-        high = (self._words[index + 1] << np.uint64(1)) << (np.uint64(63) - shift)
+        # in two steps, because a word cannot be shifted by 64 bits
+        next_word = self._words[index + 1] << np.uint64(1)
+        high = next_word << (np.uint64(63) - shift)
         words: _Words = low | high
         return words
 
@@ -174,21 +186,19 @@ class ByteBlock:
         """
         words = self.words(position)
         if not (words & _FIRST_HIGH_BIT).any():
-            return (words & _FIRST_BITS).view(np.int64), np.ones(
-                len(position), np.int64
-            )
+            ones = np.ones(len(position), np.int64)
+            return (words & _FIRST_BITS).view(np.int64), ones
         value, count = _first_varint(words)
         long = np.flatnonzero(count == 0)
         if len(long):
+            # the ninth byte holds seven bits, and a tenth byte one
             rest = self.words(position[long] + 8)
-            two = (rest & _FIRST_HIGH_BIT) != 0
-            value[long] = _compact(words[long]) | (rest & _FIRST_BITS) << np.uint64(56)
-            value[long] |= np.where(
-                two,
-                (rest >> np.uint64(8) & np.uint64(1)) << np.uint64(63),
-                np.uint64(0),
-            )
-            count[long] = np.where(two, 10, 9)
+            has_tenth = (rest & _FIRST_HIGH_BIT) != 0
+            tenth = (rest >> np.uint64(8) & np.uint64(1)) << np.uint64(63)
+            tenth[~has_tenth] = 0
+            ninth = (rest & _FIRST_BITS) << np.uint64(56)
+            value[long] = _compact(words[long]) | ninth | tenth
+            count[long] = np.where(has_tenth, 10, 9)
         return value.view(np.int64), count
 
     def tagged(self, position: Ints) -> tuple[Ints, Ints, Ints, Ints]:
@@ -200,13 +210,13 @@ class ByteBlock:
         words = self.words(position)
         if (words & _FIRST_HIGH_BIT).any():
             tag, size = self.varints(position)
-            value, count = self.varints(position + size)
-            return tag, value, position + size, position + size + count
+            start = position + size
+            value, count = self.varints(start)
+            return tag, value, start, start + count
         tag = (words & _FIRST_BITS).view(np.int64)
         start = position + 1
-        rest = (
-            words >> np.uint64(8)
-        )  # seven bytes and a zero; an integer of more than seven bytes gets the count 8
+        # seven bytes and a zero; an integer of more than seven bytes gets the count 8
+        rest = words >> np.uint64(8)
         if not (rest & _FIRST_HIGH_BIT).any():
             return tag, (rest & _FIRST_BITS).view(np.int64), start, start + 1
         unsigned, count = _first_varint(rest)
@@ -268,9 +278,9 @@ class Cursors:
         """
         more = self._position < self._limit
         if not more.all():
-            self._position, self._limit, self._which = (
-                c[more] for c in (self._position, self._limit, self._which)
-            )
+            self._position = self._position[more]
+            self._limit = self._limit[more]
+            self._which = self._which[more]
         if len(self._position) == 0:
             return False
         tag, value, start, end = self._block.tagged(self._position)
@@ -278,36 +288,43 @@ class Cursors:
             raise DamagedError("a field without a number")
         kind = tag & 7
         if not (kind == VARINT).all():
-            is_bytes, is_fixed = kind == BYTES, (kind == FIXED64) | (kind == FIXED32)
-            if (
-                not (is_bytes | is_fixed | (kind == VARINT)).all()
-                or (value[is_bytes] < 0).any()
-            ):
-                raise DamagedError("a field of an unknown wire type")
-            if is_bytes.all():
-                value, end = end, end + value
-            else:
-                begin = np.where(is_bytes, end, value)
-                end = np.where(is_bytes, end + value, end)
-                width = np.where(kind == FIXED64, 8, 4)
-                value = np.where(is_fixed, start, begin)
-                end = np.where(is_fixed, start + width, end)
+            value, end = _placed(kind, value, start, end)
         if (end > self._limit).any() or (end < start).any():
             raise DamagedError("a field ends behind its message")
-        self.which, self.number, self.kind, self.value, self.end = (
-            self._which,
-            tag >> 3,
-            kind,
-            value,
-            end,
-        )
+        self.which = self._which
+        self.number = tag >> 3
+        self.kind = kind
+        self.value = value
+        self.end = end
         self._position = end
         return True
 
 
-BLOCK_EVENTS = (
-    1 << 15
-)  # events decoded together; their working arrays fit into the processor's cache
+def _placed(kind: Ints, value: Ints, start: Ints, end: Ints) -> tuple[Ints, Ints]:
+    """Return value and end of fields of several wire types, as `Cursors` has them.
+
+    Args:
+        kind: int64[n], wire types.
+        value, start, end: int64[n], the integer after each tag, its start and its end.
+    """
+    is_bytes = kind == BYTES
+    is_fixed = (kind == FIXED64) | (kind == FIXED32)
+    is_known = is_bytes | is_fixed | (kind == VARINT)
+    if not is_known.all() or (value[is_bytes] < 0).any():
+        raise DamagedError("a field of an unknown wire type")
+    if is_bytes.all():
+        return end, end + value
+    begin = np.where(is_bytes, end, value)
+    behind = np.where(is_bytes, end + value, end)
+    width = np.where(kind == FIXED64, 8, 4)
+    return (
+        np.where(is_fixed, start, begin),
+        np.where(is_fixed, start + width, behind),
+    )
+
+
+# events decoded together; their working arrays fit into the processor's cache
+BLOCK_EVENTS = 1 << 15
 
 MAX_TIME_NS = 1 << 62
 """Largest start time of a line in ns: 146 years after 1970. With this limit no sum of times
@@ -382,12 +399,10 @@ def read_events(
     Raises:
         DamagedError: an event is not well-formed.
     """
-    slots = np.full(
-        max([ids.get(name, 0) for name in wanted], default=0) + 2, -1, np.int64
-    )
-    for slot, name in enumerate(wanted):
-        if name in ids:
-            slots[ids[name]] = slot
+    known = {ids[name]: slot for slot, name in enumerate(wanted) if name in ids}
+    slots = np.full(max(known, default=0) + 2, -1, np.int64)
+    for identity, slot in known.items():
+        slots[identity] = slot
     for first in range(0, len(starts), BLOCK_EVENTS):
         rows = slice(first, first + BLOCK_EVENTS)
         yield _decode(data, starts[rows], ends[rows], wanted, slots)
@@ -407,6 +422,14 @@ def _cursors(data: bytes, start: Ints, end: Ints) -> tuple[Cursors, ByteBlock, i
 def _decode(
     data: bytes, start: Ints, end: Ints, wanted: Sequence[str], slots: Ints
 ) -> Events:
+    """Decode one block of XEvents.
+
+    Args:
+        data: the bytes of the file.
+        start, end: int64[n], positions of the events in it, in order.
+        wanted: names of the stats to read.
+        slots: the index into `wanted` by stat metadata id; -1 for other stats.
+    """
     cursors, block, base = _cursors(data, start, end)
     count = len(start)
     numbers = np.zeros((4, count), np.int64)
@@ -414,12 +437,10 @@ def _decode(
     value = np.zeros((len(wanted), count), np.int64)
     stop = np.zeros((len(wanted), count), np.int64)
     while cursors.step():
-        number, which, values, ends = (
-            cursors.number,
-            cursors.which,
-            cursors.value,
-            cursors.end,
-        )
+        number = cursors.number
+        which = cursors.which
+        values = cursors.value
+        ends = cursors.end
         is_stat = number == _STATS
         if not is_stat.all():
             for wanted_field in (_METADATA_ID, _OFFSET, _DURATION):
@@ -427,11 +448,15 @@ def _decode(
                 numbers[wanted_field, which[here]] = values[here]
             if not is_stat.any():
                 continue
-            which, values, ends = which[is_stat], values[is_stat], ends[is_stat]
+            which = which[is_stat]
+            values = values[is_stat]
+            ends = ends[is_stat]
         if (cursors.kind[is_stat] != BYTES).any():
             raise DamagedError("a stat that is no message")
         slot, which, forms, values, ends = _stats(block, which, values, ends, slots)
-        form[slot, which], value[slot, which], stop[slot, which] = forms, values, ends
+        form[slot, which] = forms
+        value[slot, which] = values
+        stop[slot, which] = ends
     value[form == TEXT] += base
     stop += base
     stats = {name: Stat(form[i], value[i], stop[i]) for i, name in enumerate(wanted)}
@@ -450,16 +475,20 @@ def _stats(
         return none, none, np.empty(0, np.uint8), none, none
     if len(cursors.which) != len(start) or not (cursors.number == _METADATA_ID).all():
         raise DamagedError("a stat that does not begin with its name")
-    slot = slots[np.minimum(cursors.value, len(slots) - 1).clip(0)]
+    # the last slot is empty; it stands for ids that no wanted stat has
+    slot = slots[cursors.value.clip(0, len(slots) - 1)]
     keep = np.flatnonzero(slot >= 0)
-    slot, which = slot[keep], which[keep]
+    slot = slot[keep]
+    which = which[keep]
     cursors = Cursors(block, cursors.end[keep], end[keep])
     forms = np.zeros(len(keep), np.uint8)
     values = np.zeros(len(keep), np.int64)
     ends = np.zeros(len(keep), np.int64)
     while cursors.step():
-        forms[cursors.which] = _FORM[np.minimum(cursors.number, 8), cursors.kind]
-        values[cursors.which], ends[cursors.which] = cursors.value, cursors.end
+        row = np.minimum(cursors.number, 8)
+        forms[cursors.which] = _FORM[row, cursors.kind]
+        values[cursors.which] = cursors.value
+        ends[cursors.which] = cursors.end
     return slot, which, forms, values, ends
 
 
@@ -485,9 +514,8 @@ def read_pairs(data: bytes, start: int, end: int, number: int) -> tuple[Ints, In
     return keys, values
 
 
-_GPU = re.compile(
-    r"/device:GPU:(.*)", re.S
-)  # names of GPU planes, with the number of the device in its process
+# names of GPU planes, with the number of the device in its process
+_GPU = re.compile(r"/device:GPU:(.*)", re.S)
 HOST_PLANE = "/host:CPU"
 METADATA_PLANE = "/host:metadata"
 SCOPE_PLANE = "/host:__ScopeRangeCallStack__"
@@ -501,9 +529,15 @@ PROFILE_START = "profile_start_time"
 (`SetSessionTimestamps` in `xla/tsl/profiler/utils/timestamp_utils.cc`).
 """
 
-_PLANES, _ERRORS, _WARNINGS, _HOSTNAMES = 1, 2, 3, 4  # fields of an XSpace
-_PLANE_KINDS = {1: VARINT, 2: BYTES, 3: BYTES, 4: BYTES, 5: BYTES, 6: BYTES}
+# fields of an XSpace
+_PLANES = 1
+_ERRORS = 2
+_WARNINGS = 3
+_HOSTNAMES = 4
+# fields of an XPlane, and the wire type of each
+_NAME = 2
 _LINES = 3
+_PLANE_KINDS = {1: VARINT, 2: BYTES, 3: BYTES, 4: BYTES, 5: BYTES, 6: BYTES}
 _FIRST = re.compile(
     rb"[\x12\x1a\x22]|\x0a(?:\x00|[\x80-\xff]{0,9}[\x01-\x7f](?:[\x08\x12\x1a\x22\x2a\x32]|$))"
 )
@@ -552,6 +586,7 @@ class Plane:
         return "" if stat is None else stat.str_value
 
     def _stat(self, name: str) -> xplane_pb2.XStat | None:
+        """Return one of the plane's own stats by name; None if absent."""
         names = self.rest.stat_metadata
         return next(
             (stat for stat in self.rest.stats if names[stat.metadata_id].name == name),
@@ -581,28 +616,24 @@ def read_space(data: bytes) -> Space:
         DamagedError: the bytes are truncated or overwritten.
     """
     planes: list[Plane] = []
-    texts: dict[int, list[str]] = {
-        number: [] for number in (_ERRORS, _WARNINGS, _HOSTNAMES)
-    }
+    texts: dict[int, list[str]] = {_ERRORS: [], _WARNINGS: [], _HOSTNAMES: []}
     try:
         for number, kind, start, end, _ in fields(data, 0, len(data)):
-            if kind != BYTES or number not in (_PLANES, *texts):
-                raise NotXplaneError
-            if number == _PLANES:
+            if kind == BYTES and number == _PLANES:
                 planes.append(_plane(data, start, end))
-            else:
+            elif kind == BYTES and number in texts:
                 texts[number].append(data[start:end].decode(errors="replace"))
+            else:
+                raise NotXplaneError
     except DamagedError:
         if not planes and not _begins_with_plane(data):
             raise NotXplaneError from None
         raise
     if not planes:
         raise NotXplaneError
-    return Space(
-        tuple(planes),
-        "".join(texts[_HOSTNAMES][:1]),
-        tuple(texts[_ERRORS] + texts[_WARNINGS]),
-    )
+    hostname = next(iter(texts[_HOSTNAMES]), "")
+    messages = (*texts[_ERRORS], *texts[_WARNINGS])
+    return Space(tuple(planes), hostname, messages)
 
 
 def _begins_with_plane(data: bytes) -> bool:
@@ -618,6 +649,7 @@ def _begins_with_plane(data: bytes) -> bool:
 
 
 def _plane(data: bytes, start: int, end: int) -> Plane:
+    """Read a plane from its bytes in the file. The events of its lines stay encoded."""
     name = ""
     lines: list[tuple[int, int]] = []
     rest: list[bytes] = []
@@ -625,7 +657,7 @@ def _plane(data: bytes, start: int, end: int) -> Plane:
     for number, kind, value, after, begin in fields(data, start, end):
         if _PLANE_KINDS.get(number, kind) != kind:
             raise NotXplaneError
-        if number == 2:
+        if number == _NAME:
             name = data[value:after].decode(errors="replace")
             if name in (ENVIRONMENT_PLANE, SCOPE_PLANE):
                 return Plane(name, (start, end), (), xplane_pb2.XPlane())
@@ -635,27 +667,25 @@ def _plane(data: bytes, start: int, end: int) -> Plane:
             kept_from = after
     rest.append(data[kept_from:end])
     try:
-        return Plane(
-            name,
-            (start, end),
-            tuple(lines),
-            xplane_pb2.XPlane.FromString(b"".join(rest)),
-        )
+        read = xplane_pb2.XPlane.FromString(b"".join(rest))
     except DecodeError:
         raise DamagedError(
             f"the metadata of plane {name!r} at byte {start:,} cannot be read"
         ) from None
+    return Plane(name, (start, end), tuple(lines), read)
 
 
 def profile_start_ns(space: Space, data: bytes) -> int | None:
     """Return the wall clock in ns since 1970 at time 0 of the lines; None if the file lacks it."""
     for plane in space.planes:
-        if plane.name == ENVIRONMENT_PLANE:
-            try:
-                read = xplane_pb2.XPlane.FromString(data[slice(*plane.span)])
-            except DecodeError:
-                return None
-            return replace(plane, rest=read).stat_value(PROFILE_START) or None
+        if plane.name != ENVIRONMENT_PLANE:
+            continue
+        start, end = plane.span
+        try:
+            read = xplane_pb2.XPlane.FromString(data[start:end])
+        except DecodeError:
+            return None
+        return replace(plane, rest=read).stat_value(PROFILE_START) or None
     return None
 
 
@@ -667,25 +697,30 @@ def embedded_hlo(plane: Plane) -> dict[ModuleKey, bytes]:
     found: dict[ModuleKey, bytes] = {}
     for item in plane.rest.event_metadata.values():
         for stat in item.stats:
-            if not stat.bytes_value:
-                continue
-            named = re.fullmatch(r"(.*)\((\d+)\)", item.name, re.S)
-            if named is not None:
-                found[ModuleKey(named[1], int(named[2]))] = stat.bytes_value
-            else:
-                try:
-                    module = hlo_pb2.HloProto.FromString(stat.bytes_value).hlo_module
-                except DecodeError:
-                    continue
-                found[ModuleKey(module.name or item.name, module.id or None)] = (
-                    stat.bytes_value
-                )
+            proto = stat.bytes_value
+            key = _module_key(item.name, proto) if proto else None
+            if key is not None:
+                found[key] = proto
     return found
 
 
-MAX_ID = (
-    1 << 24
-)  # limit on metadata ids, which index tables here; writers count them from 1
+def _module_key(name: str, proto: bytes) -> ModuleKey | None:
+    """Return the executable of an HloProto from its name ``MODULE(ID)``, else from the proto.
+
+    None if neither can be read.
+    """
+    named = re.fullmatch(r"(.*)\((\d+)\)", name, re.S)
+    if named is not None:
+        return ModuleKey(named[1], int(named[2]))
+    try:
+        module = hlo_pb2.HloProto.FromString(proto).hlo_module
+    except DecodeError:
+        return None
+    return ModuleKey(module.name or name, module.id or None)
+
+
+# limit on metadata ids, which index tables here; writers count them from 1
+MAX_ID = 1 << 24
 
 
 @dataclass
@@ -693,7 +728,8 @@ class Strings:
     """String stats of one plane as codes. Each reference is looked up once."""
 
     plane: Plane
-    codes: dict[str, int]
+    codes: dict[str, int]  # the code of each string; new strings are added
+    # int32[m], the code by the id of a stat metadata; -2 until it is looked up
     table: npt.NDArray[np.int32] = field(init=False)
 
     def __post_init__(self) -> None:
@@ -706,29 +742,31 @@ class Strings:
 
     def codes_of(self, stat: Stat, data: bytes) -> npt.NDArray[np.int32]:
         """Return int32[n]: the code of each event's string; -1 if the event has none."""
-        out = np.full(len(stat.form), -1, np.int32)
         is_reference = stat.form == REFERENCE
-        everywhere = bool(is_reference.all())
-        references = np.minimum(
-            stat.value if everywhere else stat.value[is_reference], len(self.table) - 1
-        ).clip(0)
-        found: npt.NDArray[np.int32] = self.table[references]
-        if (found == -2).any():
-            for reference in distinct(references[found == -2]).tolist():
-                name = (
-                    self.plane.rest.stat_metadata[reference].name
-                    if reference < len(self.table) - 1
-                    else ""
-                )
-                self.table[reference] = self._code(name)
-            found = self.table[references]
-        if everywhere:
-            return found
-        out[is_reference] = found
+        if is_reference.all():
+            return self._looked_up(stat.value)
+        out = np.full(len(stat.form), -1, np.int32)
+        out[is_reference] = self._looked_up(stat.value[is_reference])
         for i in np.flatnonzero(stat.form == TEXT).tolist():
             text = data[int(stat.value[i]) : int(stat.end[i])].decode(errors="replace")
             out[i] = self._code(text)
         return out
 
+    def _looked_up(self, reference: Ints) -> npt.NDArray[np.int32]:
+        """Return int32[n]: the code of the name of each stat metadata."""
+        # the last row of the table stands for ids that the plane does not have
+        no_name = len(self.table) - 1
+        row = reference.clip(0, no_name)
+        is_new = self.table[row] == -2
+        if is_new.any():
+            for identity in distinct(row[is_new]).tolist():
+                name = ""
+                if identity < no_name:
+                    name = self.plane.rest.stat_metadata[identity].name
+                self.table[identity] = self._code(name)
+        codes: npt.NDArray[np.int32] = self.table[row]
+        return codes
+
     def _code(self, name: str) -> int:
+        """Return the code of a string; -1 for an empty one."""
         return self.codes.setdefault(name, len(self.codes)) if name else -1

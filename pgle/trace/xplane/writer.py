@@ -15,14 +15,15 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
-from typing import Any
+from typing import TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
-from pgle.trace.columns import Ints
+from pgle.trace.columns import Codes, Ints
 from pgle.trace.table import ActivityKind, ModuleKey, Trace
 from pgle.trace.xplane.planes import (
+    BYTES,
     ENVIRONMENT_PLANE,
     METADATA_PLANE,
     PROFILE_START,
@@ -41,22 +42,28 @@ _DETAILS = {
     ActivityKind.MEMCPY: "memcpy_details",
     ActivityKind.MEMSET: "memset_details",
 }
-_METADATA_ID, _OFFSET, _DURATION = (
-    1,
-    2,
-    3,
-)  # fields of an XEvent; the first is also a field of an XStat
-_UINT64, _INT64 = 3, 4  # fields of an XStat
-_EVENTS = _STATS = 4  # fields of an XLine and of an XEvent
+_METADATA_ID = 1  # field of an XEvent and of an XStat
+_OFFSET = 2  # field of an XEvent
+_DURATION = 3  # field of an XEvent
+_STATS = 4  # field of an XEvent
+_UINT64 = 3  # field of an XStat
+_INT64 = 4  # field of an XStat
+_EVENTS = 4  # field of an XLine
+_PLANE_STATS = 6  # field of an XPlane
+
+
+Encoded: TypeAlias = npt.NDArray[
+    np.uint8
+]  # uint8[n, m], m bytes for each of n messages
 
 
 @dataclass(frozen=True)
 class _Scopes:
-    """The scope range id of each row, and the parent of each id; 0 is "no scope"."""
+    """The scope ranges of a trace. The id 0 is "no scope"."""
 
-    of_row: Ints
-    child: Ints
-    parent: Ints
+    of_row: Ints  # int64[n], the id of each row's scope
+    child: Ints  # int64[m], the ids of the scopes that lie in another one
+    parent: Ints  # int64[m], the id of the scope around each
 
 
 def write_xplane(
@@ -82,26 +89,19 @@ def write_xplane(
     scopes = _scopes(trace)
     space = XSpace(hostnames=[host], warnings=trace.warnings)
     space.planes.append(_metadata_plane(trace.hlo if hlo is None else hlo, pid))
-    tree = space.planes.add(name=SCOPE_PLANE)
-    tree.MergeFromString(
-        _messages(
-            6, _integers(_METADATA_ID, scopes.child), _integers(_INT64, scopes.parent)
-        ).tobytes()
-    )
+    children = _integers(_METADATA_ID, scopes.child)
+    parents = _integers(_INT64, scopes.parent)
+    tree = _messages(_PLANE_STATS, children, parents)
+    space.planes.add(name=SCOPE_PLANE).MergeFromString(tree.tobytes())
     for index, device in enumerate(trace.devices):
-        plane = space.planes.add(
-            id=device.ordinal, name=f"/device:GPU:{device.ordinal}"
-        )
-        _fill_device_plane(plane, trace, index, scopes)
+        name = f"/device:GPU:{device.ordinal}"
+        plane = space.planes.add(id=device.ordinal, name=name)
+        _DevicePlane(plane, trace, scopes).fill(index)
     recording = trace.recordings.get(process)
     if recording is not None and recording.utc_ns is not None:
-        space.planes.append(
-            XPlane(
-                name=ENVIRONMENT_PLANE,
-                stats=[XStat(metadata_id=1, uint64_value=recording.utc_ns)],
-                stat_metadata={1: XStatMetadata(id=1, name=PROFILE_START)},
-            )
-        )
+        began = XStat(metadata_id=1, uint64_value=recording.utc_ns)
+        known = {1: XStatMetadata(id=1, name=PROFILE_START)}
+        space.planes.add(name=ENVIRONMENT_PLANE, stats=[began], stat_metadata=known)
     serialized: bytes = space.SerializeToString(deterministic=True)
     return serialized
 
@@ -110,31 +110,28 @@ def _scopes(trace: Trace) -> _Scopes:
     """Number module executions and launches as scope ranges: executions first, then the launches
     inside them.
     """
-    size = len(trace)
-    devices = max(len(trace.devices), 1)
-    runs = int(trace.execution.max(initial=-1)) + 2
-    key = (
-        (trace.module.astype(np.int64) * devices + trace.device) * runs
-        + trace.execution
-        + 1
-    )
-    _, run = np.unique(key, return_inverse=True)
-    top = np.where(trace.execution >= 0, run + 1, 0).astype(np.int64)
-    launch_key = (
-        trace.device.astype(np.int64) * (int(trace.instance.max(initial=-1)) + 2)
-        + trace.instance
-        + 1
-    )
-    _, launch = np.unique(launch_key, return_inverse=True)
-    launches = int(launch.max(initial=-1)) + 1
+    has_run = trace.execution >= 0
+    has_launch = trace.instance >= 0
+    of_device = trace.module.astype(np.int64) * max(len(trace.devices), 1)
+    run = _ranks(of_device + trace.device, trace.execution)
+    top = np.where(has_run, run + 1, 0)
+    launch = _ranks(trace.device.astype(np.int64), trace.instance)
     # A row whose launch is unknown is a launch of its own.
-    launch = np.where(trace.instance >= 0, launch, launches + np.arange(size))
+    own = int(launch.max(initial=-1)) + 1 + np.arange(len(trace))
+    launch = np.where(has_launch, launch, own)
     first_id = int(top.max(initial=0)) + 1
-    known = (trace.instance >= 0) | (trace.execution >= 0)
-    of_row = np.where(known, launch + first_id, 0).astype(np.int64)
-    has_parent = known & (top > 0)
-    child, first = np.unique(of_row[has_parent], return_index=True)
-    return _Scopes(of_row, child, top[has_parent][first])
+    of_row = np.where(has_launch | has_run, launch + first_id, 0)
+    # only rows of a known execution have a scope around theirs
+    child, first = np.unique(of_row[has_run], return_index=True)
+    return _Scopes(of_row, child, top[has_run][first])
+
+
+def _ranks(group: Ints, number: Codes) -> Ints:
+    """Return int64[n]: the rank of each (group, number) among the distinct ones, from 0."""
+    width = int(number.max(initial=-1)) + 2  # the least number is -1
+    keys = group * width + number + 1
+    ranks: Ints = np.unique(keys, return_inverse=True)[1]
+    return ranks
 
 
 def _metadata_plane(hlo: Mapping[ModuleKey, bytes], pid: str) -> XPlane:
@@ -156,117 +153,125 @@ def _metadata_plane(hlo: Mapping[ModuleKey, bytes], pid: str) -> XPlane:
     return plane
 
 
-def _fill_device_plane(
-    plane: XPlane, trace: Trace, index: int, scopes: _Scopes
-) -> None:
-    """Fill the plane ``/device:GPU:N``, with a line per stream.
+class _DevicePlane:
+    """Fills the plane ``/device:GPU:N``, with a line per stream.
 
     The plane is already part of the space: a copy would double the time.
     """
-    names: dict[str, int] = {}  # id of each stat metadata by name, from 1
 
-    def stat(name: str, **value: Any) -> XStat:
-        return XStat(metadata_id=names.setdefault(name, len(names) + 1), **value)
+    def __init__(self, plane: XPlane, trace: Trace, scopes: _Scopes) -> None:
+        self._plane = plane
+        self._trace = trace
+        self._scopes = scopes
+        self._names: dict[str, int] = {}  # id of each stat metadata by name, from 1
+        self._shared = cache(self._encode_shared)
 
-    def text(name: str, value: str) -> XStat:
-        return stat(name, ref_value=names.setdefault(value, len(names) + 1))
+    def fill(self, index: int) -> None:
+        """Write the activities of one device, given as an index into the trace's devices."""
+        correlation_id = self._number("correlation_id")
+        scope_id = self._number("scope_range_id")
+        trace = self._trace
+        rows = np.flatnonzero(trace.device == index)
+        origin_ns = int(trace.start_ns[rows].min()) if len(rows) else 0
+        for stream in np.unique(trace.stream[rows]).tolist():
+            mine = rows[trace.stream[rows] == stream]
+            kinds = map(ActivityKind, np.unique(trace.kind[mine]).tolist())
+            words = sorted({kind.stream_word for kind in kinds})
+            name = f"Stream #{stream}({','.join(words)})"
+            offset_ps = (trace.start_ns[mine] - origin_ns) * 1000
+            duration_ps = trace.duration_ns[mine].astype(np.int64) * 1000
+            launch = _stats(correlation_id, _UINT64, mine + 1)
+            scope = _stats(scope_id, _INT64, self._scopes.of_row[mine])
+            times = (_integers(_OFFSET, offset_ps), _integers(_DURATION, duration_ps))
+            changing = np.hstack([*times, launch, scope])
+            line = self._plane.lines.add(id=stream, name=name, timestamp_ns=origin_ns)
+            line.MergeFromString(self._events(mine, changing, scope.shape[1]))
+        for name, identity in self._names.items():
+            known = XStatMetadata(id=identity, name=name)
+            self._plane.stat_metadata[identity].CopyFrom(known)
 
-    @cache
-    def unchanging(instruction: int, module: int, kind: int) -> bytes:
+    def _events(self, rows: Ints, changing: Encoded, scope_bytes: int) -> bytes:
+        """Encode the events of one stream.
+
+        Args:
+            rows: int64[n], the rows of the trace.
+            changing: the part of each event that its instruction does not decide.
+            scope_bytes: how many of its last bytes an event without a scope leaves out.
+        """
+        trace = self._trace
+        data = changing.tobytes()
+        width = changing.shape[1]
+        columns = (trace.instruction, trace.module, trace.kind, self._scopes.of_row)
+        values = (column[rows].tolist() for column in columns)
+        events: list[bytes] = []
+        for at, (*shared, scope) in enumerate(zip(*values, strict=True)):
+            common = self._shared(*shared)
+            first = at * width
+            end = first + width
+            if not scope:
+                end -= scope_bytes
+            size = len(common) + end - first
+            head = bytes((_EVENTS << 3 | BYTES, size & 0x7F | 0x80, size >> 7))
+            events += (head, common, data[first:end])
+        return b"".join(events)
+
+    def _encode_shared(self, instruction: int, module: int, kind: int) -> bytes:
         """Return the encoded part that all events of an instruction share."""
-        name, key = trace.instructions[instruction], trace.modules[module]
-        plane.event_metadata[instruction + 1].CopyFrom(
-            XEventMetadata(id=instruction + 1, name=name)
-        )
+        name = self._trace.instructions[instruction]
+        key = self._trace.modules[module]
+        identity = instruction + 1
+        known = XEventMetadata(id=identity, name=name)
+        self._plane.event_metadata[identity].CopyFrom(known)
         stats = [
-            text("tf_op", "XlaModule:"),
-            text("hlo_op", name),
-            text("hlo_module", key.name),
+            self._text("tf_op", "XlaModule:"),
+            self._text("hlo_op", name),
+            self._text("hlo_module", key.name),
         ]
         if kind in _DETAILS:
-            stats.append(text(_DETAILS[ActivityKind(kind)], "kind:unknown"))
+            stats.append(self._text(_DETAILS[ActivityKind(kind)], "kind:unknown"))
         if key.program_id is not None:
-            stats.append(stat("program_id", int64_value=key.program_id))
-        serialized: bytes = XEvent(
-            metadata_id=instruction + 1, stats=stats
-        ).SerializeToString()
+            program = self._number("program_id")
+            stats.append(XStat(metadata_id=program, int64_value=key.program_id))
+        event = XEvent(metadata_id=identity, stats=stats)
+        serialized: bytes = event.SerializeToString()
         return serialized
 
-    correlation, scope_range = (
-        stat(name).metadata_id for name in ("correlation_id", "scope_range_id")
-    )
-    rows = np.flatnonzero(trace.device == index)
-    origin = int(trace.start_ns[rows].min()) if len(rows) else 0
-    for stream in np.unique(trace.stream[rows]).tolist():
-        mine = rows[trace.stream[rows] == stream]
-        kinds = sorted(
-            {
-                ActivityKind(each).stream_word
-                for each in np.unique(trace.kind[mine]).tolist()
-            }
-        )
-        line = plane.lines.add(
-            id=stream, name=f"Stream #{stream}({','.join(kinds)})", timestamp_ns=origin
-        )
-        times = _integers(_OFFSET, (trace.start_ns[mine] - origin) * 1000)
-        durations = _integers(
-            _DURATION, trace.duration_ns[mine].astype(np.int64) * 1000
-        )
-        ids = (
-            _integers(_METADATA_ID, np.full(len(mine), number))
-            for number in (correlation, scope_range)
-        )
-        launch = _messages(_STATS, next(ids), _integers(_UINT64, mine + 1))
-        scope = _messages(_STATS, next(ids), _integers(_INT64, scopes.of_row[mine]))
-        own = np.hstack([times, durations, launch, scope])
-        data = own.tobytes()
-        width = own.shape[1]
-        without = own.shape[1] - scope.shape[1]
-        columns = (trace.instruction, trace.module, trace.kind, scopes.of_row)
-        events: list[bytes] = []
-        for at, values in enumerate(
-            zip(*(column[mine].tolist() for column in columns), strict=True)
-        ):
-            common = unchanging(*values[:3])
-            size = len(common) + (width if values[3] else without)
-            changing = data[at * width : at * width + size - len(common)]
-            events += (
-                bytes((_EVENTS << 3 | 2, size & 0x7F | 0x80, size >> 7)),
-                common,
-                changing,
-            )
-        line.MergeFromString(b"".join(events))
-    for name, identity in names.items():
-        plane.stat_metadata[identity].CopyFrom(XStatMetadata(id=identity, name=name))
+    def _number(self, name: str) -> int:
+        """Return the id of a stat metadata; a new name gets the next number."""
+        return self._names.setdefault(name, len(self._names) + 1)
+
+    def _text(self, name: str, value: str) -> XStat:
+        """Return a stat whose value is the name of a stat metadata."""
+        reference = self._number(value)
+        return XStat(metadata_id=self._number(name), ref_value=reference)
 
 
-def _integers(number: int, values: Ints) -> npt.NDArray[np.uint8]:
-    """Return uint8[n, m]: a field (under 16) with one integer for each of n messages.
+def _stats(identity: int, number: int, values: Ints) -> Encoded:
+    """Return a stat for each of n events: its metadata id, and a field with an integer."""
+    identities = _integers(_METADATA_ID, np.full(len(values), identity))
+    return _messages(_STATS, identities, _integers(number, values))
+
+
+def _integers(number: int, values: Ints) -> Encoded:
+    """Return a field (under 16) with one integer for each of n messages.
 
     All integers are encoded as wide as the largest one needs.
     """
     unsigned = values.view(np.uint64)
-    width = max(-(-int(unsigned.max(initial=0)).bit_length() // 7), 1)
+    bits = int(unsigned.max(initial=0)).bit_length()
+    width = max(-(-bits // 7), 1)
     out = np.empty((len(values), width + 1), np.uint8)
     out[:, 0] = number << 3
     for place in range(width):
-        out[:, place + 1] = unsigned >> np.uint64(7 * place) & np.uint64(
-            0x7F
-        ) | np.uint64(0x80)
+        shifted = unsigned >> np.uint64(7 * place)
+        out[:, place + 1] = shifted & np.uint64(0x7F) | np.uint64(0x80)
     out[:, -1] &= 0x7F
     return out
 
 
-def _messages(number: int, *fields: npt.NDArray[np.uint8]) -> npt.NDArray[np.uint8]:
-    """Return uint8[n, m]: a field (under 16) with a message of under 128 bytes for each of n
-    messages.
-    """
+def _messages(number: int, *fields: Encoded) -> Encoded:
+    """Return a field (under 16) with a message of under 128 bytes for each of n messages."""
     body = np.hstack(fields)
-    return np.hstack(
-        [
-            np.broadcast_to(
-                np.array([number << 3 | 2, body.shape[1]], np.uint8), (len(body), 2)
-            ),
-            body,
-        ]
-    )
+    head = np.array([number << 3 | BYTES, body.shape[1]], np.uint8)
+    heads = np.broadcast_to(head, (len(body), 2))
+    return np.hstack([heads, body])
