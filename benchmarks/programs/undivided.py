@@ -56,9 +56,10 @@ class Layout:
             spec[axis] = self.weights
         return self._shape(size, dtype, P(*spec))
 
-    def data(self, *size: int, dtype: Any = bf16) -> Any:
-        """A part of the batch."""
-        return self._shape(size, dtype, P() if self.side == "whole" else P(self.batch))
+    def data(self, *size: int, axis: int = 0, dtype: Any = bf16) -> Any:
+        """A part of the batch, whose rows are on an axis."""
+        divided = P(*[None] * axis, self.batch)
+        return self._shape(size, dtype, P() if self.side == "whole" else divided)
 
     def divide(self, x: Any) -> Any:
         """Activations before a layer."""
@@ -263,6 +264,51 @@ def linen(layout: Layout, layers=4, width=1024, heads=8, length=512, batch=32):
     return jax.tree.map(placed, shapes), tokens, loss
 
 
+def recurrent(layout: Layout, layers=2, width=1024, length=64, batch=512):
+    """Recurrent layers over a sequence with time first."""
+    one = {
+        "in": layout.weight(width, 3 * width),
+        "state": layout.weight(width, 3 * width),
+    }
+
+    def layer_of(x: Any, layer: Tree) -> Any:
+        layer = cast(layer)
+
+        def cell(state: Any, given: Any) -> tuple[Any, Any]:
+            state = layout.divide(state)
+            reset, keep, new = jnp.split(given, 3, -1)
+            old_reset, old_keep, old_new = jnp.split(state @ layer["state"], 3, -1)
+            keep = jax.nn.sigmoid(keep + old_keep)
+            made = jnp.tanh(new + jax.nn.sigmoid(reset + old_reset) * old_new)
+            state = keep * state + (1 - keep) * made
+            return state, state
+
+        return jax.lax.scan(cell, jnp.zeros((batch, width), bf16), x @ layer["in"])[1]
+
+    def loss(weights: Tree, x: Any) -> Any:
+        for layer in weights:
+            x = layer_of(x, layer)
+        return (x.astype(f32) ** 2).mean()
+
+    return [one] * layers, layout.data(length, batch, width, axis=1), loss
+
+
+def accumulated(layout: Layout, parts=4, layers=3, width=2048, batch=8192):
+    """Products whose gradients are added up over parts of the batch."""
+    weights = [layout.weight(width, width) for _ in range(layers)]
+
+    def loss_of(weights: Tree, x: Any) -> Any:
+        for weight in weights:
+            x = jax.nn.relu(layout.divide(x) @ weight.astype(bf16))
+        return (x.astype(f32) ** 2).mean()
+
+    def loss(weights: Tree, batch: Any) -> Any:
+        part = jax.checkpoint(lambda total, x: (total + loss_of(weights, x), None))
+        return jax.lax.scan(part, 0.0, batch)[0] / parts
+
+    return weights, layout.data(parts, batch, width, axis=1), loss
+
+
 def adam(loss: Callable[..., Any]) -> Callable[..., Any]:
     """The step of a loss: its gradient, and an update of weights and two moments."""
 
@@ -314,6 +360,11 @@ PROGRAMS: Mapping[str, tuple[Callable[..., Any], Mapping[str, Any]]] = {
     "linen-tensor4": (partial(linen, layers=6, width=768, heads=6), ALONE4),
     "conv-data4": (partial(convolutions, depth=4, width=128, batch=512), DATA4),
     "mlp-fsdp4": (partial(mlp, layers=8, width=2048, batch=32768), FSDP4),
+    # their batch is on the second axis, since a loop takes the first one apart
+    "recurrent-data4": (recurrent, DATA4),
+    "recurrent-fsdp8": (partial(recurrent, layers=3, batch=1024), FSDP8),
+    "accumulated-fsdp8": (accumulated, FSDP8),
+    "accumulated-data4": (partial(accumulated, parts=8, width=1024), DATA4),
 }
 
 

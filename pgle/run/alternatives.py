@@ -76,8 +76,13 @@ BY_HAND = "by hand"
 EXPLICIT = "explicit"
 """Replaces a setting of a scan or of a step: the mesh has explicit axes."""
 
-PLACED = "place the batch so, too, and each device loads its part alone"
-"""Advice, because dividing the batch only within the step still sends all of it to each device."""
+PLACED = (
+    "XLA computes the same values, but for the order of sums over devices; "
+    "place the batch so, too, and each device loads its part alone"
+)
+"""A constraint changes where values are computed, not which (arXiv 2105.04663). Dividing the batch
+only within the step still sends all of it to each device.
+"""
 
 EXPLICIT_AXES = "the mesh has explicit axes, so that types say how values are divided"
 
@@ -122,8 +127,12 @@ _LOOKED_UP = re.compile(
 )
 """A scatter that adds rows, with the number of rows: the gradient of a lookup."""
 
-_LOGITS = re.compile(r"stablehlo\.dot_general .*-> tensor<(?:\d+x)+(\d+)x\w+>")
-"""A product with its number of columns, which may be words."""
+_LOGITS = re.compile(
+    r"stablehlo\.dot_general .*-> tensor<(\d+)x(?:\d+x)*?(\d+)x[a-z]\w*>"
+)
+"""A product with its numbers of rows and columns. Either may be words: a table is the right or the
+left factor.
+"""
 
 _POWERS = re.compile(r"stablehlo\.exponential .*tensor<(?:\d+x)+(\d+)x\w+>")
 """Exponentials with the size of their last axis. A step that drops the loss has no logarithm of
@@ -513,7 +522,8 @@ def _lookups(program: Written) -> Iterator[Alternative]:
 
 
 def _losses(program: Written) -> Iterator[Alternative]:
-    words = {int(size) for size in _LOGITS.findall(program.text)}
+    pairs = _LOGITS.findall(program.text)
+    words = set(map(int, itertools.chain.from_iterable(pairs)))
     words.intersection_update(map(int, _POWERS.findall(program.text)))
     if max(words, default=0) >= LEAST_WORDS:
         yield Alternative(Kind.LOSS, BY_HAND, str(CHUNKS), IN_CHUNKS)

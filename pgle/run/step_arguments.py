@@ -10,7 +10,8 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
-from pgle.account.levers.batch_rows import DataArray, batch_among
+from pgle.account.levers.batch_rows import DataArray, axis_among, batch_among
+from pgle.run.scanned_arguments import scanned_axes
 
 _ARGUMENT = re.compile(r"%arg\d+: tensor<([^>]+)>")
 _NAMED = re.compile(r'^(#loc\d*) = loc\("([^"]+)"', re.MULTILINE)
@@ -92,6 +93,11 @@ class _Argument:
     name: str  # of the function's parameter that holds it
 
     @property
+    def number(self) -> int:
+        """Its place among the arguments of the module."""
+        return int(self.text.partition(":")[0].removeprefix("%arg"))
+
+    @property
     def sizes(self) -> tuple[int, ...]:
         """Of its axes."""
         return tuple(map(int, self.kind.split("x")[:-1]))
@@ -139,39 +145,61 @@ _SHARDED = re.compile(r"#sdy\.sharding<@\w+, \[([^\]]*)\]")
 
 
 @dataclass(frozen=True, slots=True)
+class Holder:
+    """A parameter of a step that holds arrays of the batch, and the axis of its rows."""
+
+    name: str
+    axis: int
+    is_mixed: bool  # whether it holds other arrays, too
+
+
+@dataclass(frozen=True, slots=True)
 class WholeBatch:
     """A batch that every device has whole, and the mesh axes that can divide it."""
 
-    names: tuple[str, ...]  # of the step's parameters that hold it
-    mixed: frozenset[str]  # of those, the ones that hold other arrays, too
-    size: int  # of the leading axis of its arrays
+    holders: tuple[Holder, ...]
+    axis: int  # of the rows of its largest array
+    size: int  # number of its rows
     mesh: str  # the mesh's name in the module
     axes: tuple[str, ...]  # that divide it
 
     @property
-    def spec(self) -> str:
-        """The spec in short: ``P("data")``."""
-        return f"P({self._axes})"
+    def names(self) -> tuple[str, ...]:
+        """The step's parameters that hold it."""
+        return tuple(dict.fromkeys(holder.name for holder in self.holders))
 
     @property
-    def _axes(self) -> str:
+    def spec(self) -> str:
+        """The spec in short: ``P("data")``, or ``P(None, "data")`` after an axis of a loop."""
+        return f"P({self._entries(self.axis)})"
+
+    def _entries(self, axis: int) -> str:
         names = ", ".join(f'"{name}"' for name in self.axes)
-        return names if len(self.axes) == 1 else f"({names})"
+        divided = names if len(self.axes) == 1 else f"({names})"
+        return "None, " * axis + divided
 
     @property
     def edit(self) -> str:
         """What a user writes first in the step, where ``mesh`` is the mesh of the weights."""
-        sharding = "jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec"
-        divided = f"{sharding}({self._axes}))"
-        lines = []
-        for name in self.names:
-            made = f"jax.lax.with_sharding_constraint({name}, {divided})"
-            if name in self.mixed:
-                one = f"jax.lax.with_sharding_constraint(a, {divided})"
-                is_batch = f"jax.numpy.shape(a)[:1] == ({self.size},)"
-                made = f"jax.tree.map(lambda a: {one} if {is_batch} else a, {name})"
-            lines.append(f"{name} = {made}")
-        return "; ".join(lines)
+        return "; ".join(map(self._edit_of, self.holders))
+
+    def _edit_of(self, holder: Holder) -> str:
+        name, axis = holder.name, holder.axis
+        spec = f"jax.sharding.PartitionSpec({self._entries(axis)})"
+        divided = f"jax.sharding.NamedSharding(mesh, {spec})"
+        if not holder.is_mixed:
+            return f"{name} = jax.lax.with_sharding_constraint({name}, {divided})"
+        one = f"jax.lax.with_sharding_constraint(a, {divided})"
+        place = f"{axis}:{axis + 1}" if axis else ":1"
+        is_batch = f"jax.numpy.shape(a)[{place}] == ({self.size},)"
+        return f"{name} = jax.tree.map(lambda a: {one} if {is_batch} else a, {name})"
+
+    def divides(self, name: str, sizes: Sequence[int]) -> Holder | None:
+        """The holder whose edit divides an array of a parameter; None if none does."""
+        for holder in self.holders:
+            if holder.name == name and sizes[holder.axis :][:1] == (self.size,):
+                return holder
+        return None
 
 
 def whole_batch(text: str) -> WholeBatch | None:
@@ -186,25 +214,42 @@ def whole_batch(text: str) -> WholeBatch | None:
         return None
     mesh, listed = meshes[0]
     sizes = {name: int(size) for name, size in _AXIS.findall(listed)}
-    arguments = list(_arguments(text))
     used: set[str] = set()
-    for one in arguments:
+    for one in _arguments(text):
         used |= one.axes
     axes = [axis for axis, size in sizes.items() if size > 1]
     free = [axis for axis in axes if axis not in used] or axes
-    kept = _kept_by(text)
-    data = [one for one in arguments if one.name not in kept]
-    first = batch_among(DataArray(one.name, one.dtype, one.sizes) for one in data)
+    data = _data_of(text)
+    arrays = [each.array for each in data]
+    first = batch_among(arrays)
     count = math.prod(sizes[axis] for axis in free)
     if first is None or not free or first.rows % count:
         return None
-    size = first.rows
-    names = _holding(size, data)
-    if first.name not in names:  # an axis divides it already
-        return None
-    others = (one.name for one in arguments if one.sizes[:1] != (size,))
-    mixed = frozenset(others).intersection(names)
-    return WholeBatch(names, mixed, size, mesh, tuple(free))
+    holders = _holding(first.rows, data)
+    if all(holder.name != first.name for holder in holders):
+        return None  # an axis divides it already
+    axis = axis_among(arrays, first.rows)
+    return WholeBatch(holders, axis, first.rows, mesh, tuple(free))
+
+
+@dataclass(frozen=True, slots=True)
+class _Data:
+    """An argument that is no state, and its array with the axis of its rows."""
+
+    argument: _Argument
+    array: DataArray
+
+
+def _data_of(text: str) -> list[_Data]:
+    """The arguments of a step that it does not return."""
+    kept = _kept_by(text)
+    data = [one for one in _arguments(text) if one.name not in kept]
+    axes = scanned_axes(text, {one.number: one.sizes for one in data if one.sizes})
+    found = []
+    for one in data:
+        axis = axes.get(one.number, 0)
+        found.append(_Data(one, DataArray(one.name, one.dtype, one.sizes, axis)))
+    return found
 
 
 def _kept_by(text: str) -> frozenset[str]:
@@ -213,21 +258,32 @@ def _kept_by(text: str) -> frozenset[str]:
     return frozenset((*state_of(text), *donated))
 
 
-def _holding(size: int, data: Iterable[_Argument]) -> tuple[str, ...]:
-    """Parameters that no axis divides, and whose largest array has `size` rows."""
-    largest: dict[str, _Argument] = {}
+def _holding(size: int, data: Iterable[_Data]) -> tuple[Holder, ...]:
+    """Parameters that no axis divides, and whose largest array has `size` rows, with each axis that
+    these rows are on.
+    """
+    largest: dict[str, DataArray] = {}
+    axes: dict[str, set[int]] = {}
     divided: set[str] = set()
-    for one in data:
-        if one.axes:
+    others: set[str] = set()
+    for each in data:
+        one = each.array
+        if each.argument.axes:
             divided.add(one.name)
         known = largest.setdefault(one.name, one)
-        if math.prod(one.sizes) > math.prod(known.sizes):
+        if one.count > known.count:
             largest[one.name] = one
-    return tuple(
-        name
-        for name, one in largest.items()
-        if name not in divided and one.sizes[:1] == (size,)
-    )
+        if one.rows == size:
+            axes.setdefault(one.name, set()).add(one.axis)
+        else:
+            others.add(one.name)
+    found = []
+    for name, one in largest.items():
+        if name in divided or one.rows != size:
+            continue
+        is_mixed = name in others or len(axes[name]) > 1
+        found += [Holder(name, axis, is_mixed) for axis in sorted(axes[name])]
+    return tuple(found)
 
 
 def with_divided_batch(text: str, batch: WholeBatch) -> str:
@@ -237,13 +293,15 @@ def with_divided_batch(text: str, batch: WholeBatch) -> str:
     body, ended, after = rest.partition("\n  }")
     lines = []
     for one in _arguments(text):
-        if one.name not in batch.names or one.sizes[:1] != (batch.size,):
+        holder = batch.divides(one.name, one.sizes)
+        if holder is None:
             continue
         number = one.text.partition(":")[0]
         made = f"{number}_divided"
         axes = ", ".join(f'"{axis}"' for axis in batch.axes)
-        spec = ", ".join([f"{{{axes}}}", *["{}"] * (len(one.sizes) - 1)])
-        how = f"<@{batch.mesh}, [{spec}]> : tensor<{one.kind}>"
+        spec = ["{}"] * len(one.sizes)
+        spec[holder.axis] = f"{{{axes}}}"
+        how = f"<@{batch.mesh}, [{', '.join(spec)}]> : tensor<{one.kind}>"
         body = re.sub(rf"{number}\b", made, body)
         lines.append(f"    {made} = sdy.sharding_constraint {number} {how}\n")
     return "".join((before, begun, *lines, body, ended, after))

@@ -60,7 +60,8 @@ def lever(text: str) -> Opportunity | None:
 
 def batch_of(text: str) -> Batch | None:
     module = module_from_text(text.encode(), "step.txt")
-    return whole_batch(module, Alike(Flow(module)))
+    flow = Flow(module)
+    return whole_batch(flow, Alike(flow))
 
 
 def test_a_whole_batch_is_named_although_no_product_is_repeated() -> None:
@@ -103,9 +104,47 @@ def test_a_step_without_state_does_not_say_what_its_batch_is() -> None:
 
 def test_devices_with_the_same_weights_divide_the_batch_first() -> None:
     found = batch_of(text_of(of_w=PAIRS))
-    assert found == Batch(65536, 2, ((0, 1), (2, 3)), is_apart=True)
+    assert found == Batch(65536, 0, 2, ((0, 1), (2, 3)), is_apart=True)
 
 
 def test_devices_that_share_the_weights_divide_the_batch_among_all() -> None:
     found = batch_of(text_of())
-    assert found == Batch(65536, 4, ((0, 1, 2, 3),), is_apart=False)
+    assert found == Batch(65536, 0, 4, ((0, 1, 2, 3),), is_apart=False)
+
+
+SCANNED = """HloModule jit_step, is_scheduled=true, num_partitions=4
+body {
+  state = (s32[], f32[6,64,128], f32[64,128]) parameter(0)
+  at = s32[] get-tuple-element(state), index=0
+  xs = f32[6,64,128] get-tuple-element(state), index=1
+  h = f32[64,128] get-tuple-element(state), index=2
+  zero = s32[] constant(0)
+  x = f32[1,64,128] dynamic-slice(xs, at, zero, zero), dynamic_slice_sizes={1,64,128}
+  flat = f32[64,128] bitcast(x)
+  next = f32[64,128] add(flat, h)
+  ROOT left = (s32[], f32[6,64,128], f32[64,128]) tuple(at, xs, next)
+}
+cond {
+  state2 = (s32[], f32[6,64,128], f32[64,128]) parameter(0)
+  at2 = s32[] get-tuple-element(state2), index=0
+  limit = s32[] constant(6)
+  ROOT go = pred[] compare(at2, limit), direction=LT
+}
+ENTRY main {
+  data = f32[6,64,16] parameter(0), sharding={replicated}
+  table = f32[16,128] parameter(1), sharding={devices=[1,4]<=[4]}
+  w = f32[64,128] parameter(2), sharding={devices=[4,1]<=[4]}
+  made = f32[6,64,128] dot(data, table), lhs_contracting_dims={2}, rhs_contracting_dims={0}
+  start = s32[] constant(0)
+  given = (s32[], f32[6,64,128], f32[64,128]) tuple(start, made, w)
+  loop = (s32[], f32[6,64,128], f32[64,128]) while(given), condition=cond, body=body
+  then = f32[64,128] get-tuple-element(loop), index=2
+  ROOT results = (f32[16,128], f32[64,128]) tuple(table, then)
+}
+"""
+
+
+def test_the_batch_of_a_sequence_with_time_first_is_on_its_second_axis() -> None:
+    found = batch_of(SCANNED)
+    assert found is not None
+    assert (found.rows, found.axis, found.count) == (64, 1, 4)

@@ -64,6 +64,7 @@ def found_in(args: Sequence[Any], folder: Path) -> WholeBatch | None:
 
 def without_names(text: str) -> list[str]:
     """The lines of a module without the names of values and the places they come from."""
+    text = re.sub(r"(@[a-z_]+)_\d+", r"\1", text)
     text = re.sub(r"^#loc.*\n| loc\(.*?\)(?=[,){]|$)", "", text, flags=re.MULTILINE)
     return re.sub(r"%\w+", "%", text).splitlines()
 
@@ -101,6 +102,54 @@ def test_the_edit_names_the_line_that_compiles_the_step(tmp_path: Path) -> None:
     found = next(one for one in alternatives(program) if one.kind is Kind.SHARDING)
     assert found.where == "train.py:31"
     assert found.edit.endswith(" first in step")
+
+
+SCANNED = """import jax
+import jax.numpy as jnp
+
+axes = {"data": 2, "model": 2}
+kinds = (jax.sharding.AxisType.Auto,) * 2
+mesh = jax.sharding.AbstractMesh(tuple(axes.values()), tuple(axes), axis_types=kinds)
+
+def step(w, batch):
+    PLACE
+    def loss(w):
+        cell = lambda h, x: (jnp.tanh(x + h @ w), None)
+        last, _ = jax.lax.scan(cell, jnp.zeros((8, 16)), batch["x"])
+        return (last.sum(1) * batch["labels"]).mean()
+    return w - jax.grad(loss)(w)
+"""
+
+
+def scanned(line: str, folder: Path) -> str:
+    """A step over a sequence with time first, of 6 steps and 8 rows."""
+    folder.mkdir(exist_ok=True)
+    program = folder / "train.py"
+    program.write_text(SCANNED.replace("PLACE", line or "pass"))
+    weight = args_of()[0]
+    batch = {"x": array(6, 8, 16), "labels": array(8, dtype=jnp.int32)}
+    step = runpy.run_path(str(program))["step"]
+    target = load_target("h100")
+    return lowered_step(step, (weight, batch), folder, target).read_text()
+
+
+def test_a_sequence_with_time_first_is_divided_along_its_second_axis(
+    tmp_path: Path,
+) -> None:
+    found = whole_batch(scanned("", tmp_path))
+    assert found is not None
+    assert (found.spec, found.size) == ('P(None, "data")', 8)
+
+
+def test_each_array_of_a_scanned_batch_is_divided_along_its_own_axis(
+    tmp_path: Path,
+) -> None:
+    before = scanned("", tmp_path)
+    found = whole_batch(before)
+    assert found is not None
+    edited = scanned(found.edit, tmp_path / "edited")
+    tried = with_divided_batch(before, found)
+    assert without_names(tried) == without_names(edited) != without_names(before)
 
 
 RUN = """

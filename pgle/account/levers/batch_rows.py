@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 _INTEGER = frozenset(("s16", "s32", "s64", "u16", "u32", "u64"))
@@ -21,11 +21,12 @@ class DataArray:
     name: str
     dtype: str  # as HLO names it
     sizes: tuple[int, ...]
+    axis: int = 0  # of its rows; loops take the axes before it apart
 
     @property
     def rows(self) -> int:
-        """Length of its first axis."""
-        return self.sizes[0]
+        """Length of the axis of its rows; 0 if loops take all of its axes apart."""
+        return next(iter(self.sizes[self.axis :]), 0)
 
     @property
     def count(self) -> int:
@@ -35,7 +36,7 @@ class DataArray:
     @property
     def is_key(self) -> bool:
         """Whether it may be one random key."""
-        is_row = len(self.sizes) == 1 and self.rows in _WORDS_OF_KEY
+        is_row = len(self.sizes) == self.axis + 1 and self.rows in _WORDS_OF_KEY
         return is_row and self.dtype == _KEY
 
     @property
@@ -47,11 +48,12 @@ class DataArray:
 def batch_among(arrays: Iterable[DataArray]) -> DataArray | None:
     """The array that shows the batch; None if nothing tells it from the other arrays.
 
-    Integers with two axes or more are tokens, which have the batch first. A row of integers holds
+    Integers with two axes or more are tokens, which have the batch first, or after the axes that
+    loops take apart. A row of integers holds
     labels if other arrays are as long, else perhaps positions. If there are neither, all arrays
     must be equally long, since one may be a frozen weight.
     """
-    found = [one for one in arrays if one.sizes and not one.is_key]
+    found = [one for one in arrays if one.rows and not one.is_key]
     integers = [one for one in found if one.is_integer]
     tokens = [one for one in integers if len(one.sizes) > 1]
     lengths = {one.rows for one in found if not one.is_integer}
@@ -60,3 +62,17 @@ def batch_among(arrays: Iterable[DataArray]) -> DataArray | None:
     if not shown and len({one.rows for one in found}) == 1:
         shown = found
     return max(shown, key=lambda one: one.count, default=None)
+
+
+def axis_among(arrays: Iterable[DataArray], rows: int) -> int:
+    """The axis of a batch's rows in its largest array."""
+    alike = [one for one in arrays if one.rows == rows]
+    return max(alike, key=lambda one: one.count).axis
+
+
+def keeps_leading(sizes: Sequence[int], leading: Sequence[int]) -> bool:
+    """Whether an array begins with the first two axes of another one, perhaps joined."""
+    first = tuple(leading[:2])
+    return tuple(sizes[: len(first)]) == first or tuple(sizes[:1]) == (
+        math.prod(first),
+    )

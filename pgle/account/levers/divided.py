@@ -15,7 +15,12 @@ from functools import cached_property
 from math import fsum
 
 from pgle.account.levers.alike import Alike, Classes, both, copies_of
-from pgle.account.levers.batch_rows import DataArray, batch_among
+from pgle.account.levers.batch_rows import (
+    DataArray,
+    axis_among,
+    batch_among,
+    keeps_leading,
+)
 from pgle.account.levers.flow import GRADIENT, RESHAPED, Flow
 from pgle.account.step_costs import StepCosts
 from pgle.costs.estimate.communication import (
@@ -46,6 +51,9 @@ _FROM_WEIGHTS = RESHAPED.union(
 gathers it.
 """
 
+_MOVES = ("transpose", "reverse", "slice")
+"""Opcodes whose result may have other axes in the place of the leading ones."""
+
 _LOOKED_UP = "gather"  # opcode of a lookup of rows
 
 
@@ -53,7 +61,8 @@ _LOOKED_UP = "gather"  # opcode of a lookup of rows
 class Batch:
     """A batch that several devices have whole."""
 
-    rows: int  # length of its first axis
+    rows: int  # length of the axis that is divided
+    axis: int  # the number of that axis; loops take the axes before it apart
     count: int  # number of devices to divide it over
     groups: tuple[tuple[int, ...], ...]  # groups of such devices
     # whether each device of a group has the same weights, so that weights need not move
@@ -70,17 +79,24 @@ class _Weight:
     is_shared: bool  # whether the devices of a group have different parts of it
 
 
-def whole_batch(module: Module, alike: Alike) -> Batch | None:
+def whole_batch(flow: Flow, alike: Alike) -> Batch | None:
     """The batch of a training step, if several devices have it whole and can divide it.
 
     None if they cannot, or if pgle cannot tell the batch from the state.
     """
+    module = flow.module
     state = _state_of(module)
-    data = batch_among(
-        DataArray(item.name, item.shape.dtype, item.shape.dimensions)
+    arrays = [
+        DataArray(
+            item.name,
+            item.shape.dtype,
+            item.shape.dimensions,
+            _scanned_axes(flow, item),
+        )
         for item in module.entry_computation.parameters
         if item.name not in state
-    )
+    ]
+    data = batch_among(arrays)
     if not state or data is None:
         return None
     classes = alike.of_parameter(module.instructions[data.name])
@@ -93,7 +109,29 @@ def whole_batch(module: Module, alike: Alike) -> Batch | None:
     count = copies_of(classes)
     if count < 2 or data.rows % count:
         return None
-    return Batch(data.rows, count, _groups(classes), is_apart)
+    axis = axis_among(arrays, data.rows)
+    return Batch(data.rows, axis, count, _groups(classes), is_apart)
+
+
+def _scanned_axes(flow: Flow, parameter: Instruction) -> int:
+    """How many leading axes of a parameter loops take apart, an element at a time."""
+    todo = [(parameter.name, parameter.shape.dimensions)]
+    axes = {parameter.name: 0}
+    for name, left in todo:
+        users: set[str] = set()
+        for each in (name, *flow.links.get(name, ())):
+            users.update(flow.users.get(each, ()))
+        for user in sorted(users - axes.keys()):
+            opcode = flow.opcode(user)
+            sizes = flow.shape(user).dimensions
+            is_one = opcode == "dynamic-slice" and sizes[:2] == (1, *left[1:2])
+            if is_one and left[0] > 1:
+                axes[user] = axes[name] + 1
+                todo.append((user, left[1:]))
+            elif opcode not in _MOVES and left and keeps_leading(sizes, left):
+                axes[user] = axes[name]
+                todo.append((user, left))
+    return max(axes.values())
 
 
 def _state_of(module: Module) -> frozenset[str]:

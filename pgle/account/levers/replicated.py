@@ -9,6 +9,7 @@ from math import fsum
 
 from pgle.account.levers.alike import Alike
 from pgle.account.levers.divided import (
+    Batch,
     Division,
     sizes_of,
     sizes_of_state,
@@ -41,7 +42,7 @@ def find(step: StepCosts, flow: Flow) -> Opportunity | None:
     """
     alike = Alike(flow)
     copies = _copies(step, flow, alike)
-    batch = whole_batch(step.module, alike)
+    batch = whole_batch(flow, alike)
     if batch is None:
         return _of_products(step, copies)
     return _of_batch(step, flow, Division(step, flow, alike, batch, copies), copies)
@@ -101,7 +102,7 @@ def _of_batch(
         basis=Basis.ESTIMATED,
         title="Divide the batch that every device has whole",
         why=why,
-        edit=_EDIT_OF_BATCH,
+        edit=_EDIT_OF_BATCH.format(spec=_spec(division.batch)),
         where=where,
         instructions=frozenset(divided),
     )
@@ -143,11 +144,16 @@ _EDIT = (
 
 _EDIT_OF_BATCH = (
     "Place the batch divided over the mesh axes that have it whole, as data here: "
-    'jax.device_put(batch, NamedSharding(mesh, P("data"))), or constrain it first in the step: '
-    'batch = jax.lax.with_sharding_constraint(batch, NamedSharding(mesh, P("data"))), or '
+    "jax.device_put(batch, NamedSharding(mesh, {spec})), or constrain it first in the step: "
+    "batch = jax.lax.with_sharding_constraint(batch, NamedSharding(mesh, {spec})), or "
     "jax.reshard if the mesh has explicit axes. "
     "In a scan constrain the carry, too."
 )
+
+
+def _spec(batch: Batch) -> str:
+    """How a mesh axis called data divides the batch."""
+    return f'P({"None, " * batch.axis}"data")'
 
 
 def is_undivided(step: StepCosts, levers: Iterable[Opportunity]) -> bool:

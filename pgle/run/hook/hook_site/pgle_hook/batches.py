@@ -131,16 +131,20 @@ class Batches:
 
     def _found(self, size):
         """The mesh, and its axes that divide the leading axis of integers, such as tokens, or else
-        of other arguments with this leading size. If there are none, the axes that divide no
-        argument; if there are none either, all axes of the mesh. None: no mesh.
+        an axis of this size of any argument. A scan takes the leading axis of some arguments, so
+        their batch is on a later one. If there are none, the axes that divide no argument; if there
+        are none either, all axes of the mesh. None: no mesh.
         """
         is_number = lambda leaf: self._jax.numpy.issubdtype(
             leaf.dtype, self._jax.numpy.integer
         )
         for leaf in sorted(self._leaves, key=is_number, reverse=True):
-            axes = _axes_of(self._jax, leaf)[:1]
-            if any(axes) and (leaf.shape[0] == size or is_number(leaf)):
+            axes = _axes_of(self._jax, leaf)
+            if any(axes[:1]) and is_number(leaf):
                 return leaf.sharding.mesh, axes[0]
+            for length, names in zip(leaf.shape, axes):
+                if names and length == size:
+                    return leaf.sharding.mesh, names
         meshes = (_mesh_of(self._jax, leaf) for leaf in self._leaves)
         mesh = next(filter(None, meshes), None)
         if mesh is None:
