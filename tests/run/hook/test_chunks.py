@@ -129,7 +129,53 @@ def picked_on_one_axis(x: Any, table: Any, labels: Any) -> Any:
     return -chances[jnp.arange(labels.size), labels.reshape(-1)].mean()
 
 
+# `eqx.nn.Linear` multiplies its weight by one token, and the program maps it over tokens.
+
+
+def mapped(x: Any, table: Any, labels: Any) -> Any:
+    of_token = lambda token: table.T @ token + table[0]
+    logits = jax.vmap(jax.vmap(of_token))(x)
+    return -taken(jax.nn.log_softmax(logits), labels).mean()
+
+
+def mapped_row_by_row(x: Any, table: Any, labels: Any) -> Any:
+    def row(x: Any, labels: Any) -> Any:
+        logits = jax.vmap(lambda token: table.T @ token)(x)
+        return one_hot_of(logits[:-1], labels[1:])
+
+    return jax.vmap(row)(x, labels).mean()
+
+
+def mapped_token_by_token(x: Any, table: Any, labels: Any) -> Any:
+    token = lambda x, label: -jax.nn.log_softmax(table.T @ x)[label]
+    return jax.vmap(jax.vmap(token))(x, labels).mean()
+
+
+def mapped_token_by_token_with_a_cap(x: Any, table: Any, labels: Any) -> Any:
+    def token(x: Any, label: Any) -> Any:
+        capped = 9 * jnp.tanh((table.T @ x) / 9)
+        return jax.nn.logsumexp(capped) - capped[label]
+
+    return jax.vmap(jax.vmap(token))(x, labels).mean()
+
+
+def mapped_over_one_axis(x: Any, table: Any, labels: Any) -> Any:
+    logits = jax.vmap(lambda token: table.T @ token)(x.reshape(-1, D))
+    losses = jax.nn.logsumexp(logits, -1) - taken(logits, labels.reshape(-1))
+    return losses.mean()
+
+
+def turned_by_einsum(x: Any, table: Any, labels: Any) -> Any:
+    return one_hot_of(jnp.einsum("dv,btd->vbt", table, x).transpose(1, 2, 0), labels)
+
+
 CASES = [
+    (mapped, T),
+    (mapped_row_by_row, T),
+    (mapped_token_by_token, T - 1),
+    (mapped_token_by_token_with_a_cap, T),
+    (mapped_over_one_axis, T - 1),
+    (turned_by_einsum, T),
     (shifted, T),
     (shifted_with_bias_and_mask, T),
     (shifted_on_one_axis, T),
@@ -243,7 +289,20 @@ def every_other_token(x: Any, table: Any, labels: Any) -> Any:
     return one_hot_of((x @ table)[:, ::2], labels[:, ::2])
 
 
+def mapped_and_used_twice(x: Any, table: Any, labels: Any) -> Any:
+    logits = jax.lax.dot_general(table.T, x, (((1,), (2,)), ((), ())))
+    loss = one_hot_of(logits.transpose(1, 2, 0), labels)
+    return loss + jnp.square(logits.sum((1, 2))).mean()
+
+
+def mapped_and_returned(x: Any, table: Any, labels: Any) -> Any:
+    logits = jax.vmap(jax.vmap(lambda token: table.T @ token))(x)
+    return one_hot_of(logits, labels), logits
+
+
 NEAR_MISSES = [
+    mapped_and_used_twice,
+    mapped_and_returned,
     shifted_both_ways,
     whole_and_shifted,
     whole_on_one_axis_and_shifted,

@@ -89,42 +89,89 @@ def find(jax, graph, count, checkpoint, least_words=LEAST_WORDS):
         are no replacements, or else which tokens count.
     """
     for product in graph.nodes:
-        if not _makes_logits(product, least_words):
-            continue
-        try:
-            loss = _Loss(jax, graph, product)
-            loss.check(count, checkpoint)
-        except _UnfitError as error:
-            if _has_softmax(graph, product):
-                yield product, {}, str(error) or "not all of it is of each token alone"
-            continue
-        yield product, loss.replacements(count, checkpoint), loss.note()
+        why = None
+        for logits in _logits_of(graph, product, least_words):
+            try:
+                loss = _Loss(jax, graph, logits)
+                loss.check(count, checkpoint)
+            except _UnfitError as error:
+                if _has_softmax(graph, logits):
+                    why = str(error) or "not all of it is of each token alone"
+                continue
+            yield product, loss.replacements(count, checkpoint), loss.note()
+            break
+        else:
+            if why is not None:
+                yield product, {}, why
 
 
-def _makes_logits(node, least_words):
-    """Whether a node multiplies features of tokens with a table of words."""
+class _Logits:
+    """A number for each word of each token.
+
+    Args:
+        product: the node that multiplies features of tokens with a table of words.
+        place: of the features among its operands, 0 or 1.
+        turned: ids of values that have the words on their first axis.
+    """
+
+    def __init__(self, product, place, turned=frozenset()):
+        self.product = product
+        self.features = product.ins[place]
+        self.table = product.ins[1 - place]
+        self.turned = turned
+        shape = product.outs[0].shape
+        self.sizes, self.words = shape[:-1], shape[-1]
+        if place:
+            self.words, *self.sizes = shape
+        self.sizes = tuple(self.sizes)
+
+
+def _logits_of(graph, node, least_words):
+    """Return what may be the logits that a node makes. The table is its right operand, or the left
+    one, as by `jax.vmap` of `table @ x`.
+    """
     if node.name != "dot_general":
-        return False
+        return
     (contracted, batch) = node.params["dimension_numbers"]
-    tokens, table = node.ins
-    if any(batch) or len(table.shape) != 2 or len(tokens.shape) < 2:
-        return False
-    is_last = list(map(int, contracted[0])) == [len(tokens.shape) - 1]
-    shape = node.outs[0].shape
-    return is_last and shape[-1] >= least_words and shape[-2] > 1
+    if any(batch) or len(contracted[0]) != 1:
+        return
+    left, right = node.ins
+    is_last = int(contracted[0][0]) == len(left.shape) - 1
+    found = []
+    if len(right.shape) == 2 and is_last:
+        found.append(_Logits(node, 0))
+    if len(left.shape) == 2:
+        found.append(_Logits(node, 1, _turned(graph, node.outs[0])))
+    for one in found:
+        is_of_tokens = bool(one.sizes) and one.sizes[-1] > 1
+        if one.words >= least_words and is_of_tokens:
+            yield one
 
 
-def _has_softmax(graph, product):
-    """Whether powers of a product's result are summed, which no hidden layer does."""
-    least = product.outs[0].shape[-1]
-    after = {id(product.outs[0])}
+def _turned(graph, value):
+    """Ids of the values that are computed of a value, element by element."""
+    found = {id(value)}
+    for node in graph.nodes:
+        if node.name not in ELEMENTWISE or found.isdisjoint(map(id, node.ins)):
+            continue
+        if all(not one.shape or id(one) in found for one in node.ins):
+            found.update(map(id, node.outs))
+    return found
+
+
+def _has_softmax(graph, logits):
+    """Whether powers of logits are summed, which no hidden layer does."""
+    words = (logits.words,)
+    after = {id(logits.product.outs[0])}
     powers = set()
     for node in graph.nodes:
         if after.isdisjoint(map(id, node.ins)):
             continue
         if node.name == "reduce_sum" and id(node.ins[0]) in powers:
             return True
-        wide = [value for value in node.outs if value.shape[-1:] == (least,)]
+        wide = [
+            value for value in node.outs if words in (value.shape[-1:], value.shape[:1])
+        ]
         after.update(map(id, wide))
         if node.name == "exp":
             powers.update(map(id, wide))
@@ -205,15 +252,15 @@ class _Tokens:
 class _Loss:
     """The operations after logits that treat each token alone."""
 
-    def __init__(self, jax, graph, product):
+    def __init__(self, jax, graph, logits):
         self._jax = jax
-        self._product = product
-        logits = product.outs[0]
-        self._words = logits.shape[-1]
-        self._first = _Tokens(logits.shape[:-1])
+        self._logits = logits
+        self._product = logits.product
+        self._first = _Tokens(logits.sizes)
         self._left = None  # the tokens that are left, if some are cut
         self._joins = {}  # by the id of tokens: the same, joined
-        self._tokens = {id(logits): self._first}  # by the id of a value
+        # by the id of a value
+        self._tokens = {id(logits.product.outs[0]): self._first}
         self._nodes = self._region(graph)
         self._made = _ids_of_results(self._nodes)
         self._count = self._counted()
@@ -255,9 +302,15 @@ class _Loss:
 
     def _is_wide(self, value, tokens):
         """Whether a value has a number for each word of each token."""
+        if self._is_turned(value):
+            return True
         is_of_tokens = value.shape[: len(tokens.shape)] == tokens.shape
-        least = math.prod(tokens.shape) * self._words
+        least = math.prod(tokens.shape) * self._logits.words
         return is_of_tokens and math.prod(value.shape) >= least
+
+    def _is_turned(self, value):
+        """Whether a value has its words first, and its tokens after them."""
+        return id(value) in self._logits.turned
 
     def _follow(self, node):
         """Record how an operation's results hold the tokens, if it takes values made from
@@ -355,13 +408,16 @@ class _Loss:
         length.
         """
         if node is self._product:
-            self._take(node.ins[0], is_led=True)
-            self._take(node.ins[1], is_led=False)
+            self._take(self._logits.features, is_led=True)
+            self._take(self._logits.table, is_led=False)
             return lambda taken, length: node.bound(taken)
         if node.name in ELEMENTWISE:
             return self._elementwise(node)
         if node.name in REDUCTIONS:
             return self._reduction(node)
+        is_turned = any(map(self._is_turned, node.ins))
+        if is_turned and node.name != "transpose":
+            raise _UnfitError("%s takes its logits with their words first" % node.name)
         plan = getattr(self, "_of_" + node.name, None)
         if plan is None:
             raise _UnfitError("%s takes its logits" % node.name)
@@ -393,9 +449,11 @@ class _Loss:
 
     def _elementwise(self, node):
         tokens = self._now
-        self._must(self._is_led(node.outs[0].shape) and len(node.outs) == 1)
+        is_turned = self._is_turned(node.outs[0])
+        self._must(len(node.outs) == 1)
+        self._must(is_turned or self._is_led(node.outs[0].shape))
         for value in node.ins:
-            is_led = self._is_led(value.shape)
+            is_led = self._is_turned(value) or self._is_led(value.shape)
             is_one = not value.shape or value.shape[tokens.axis] == 1
             self._must(is_led or is_one)
             self._take(value, is_led)
@@ -404,6 +462,9 @@ class _Loss:
     def _reduction(self, node):
         tokens = self._now
         axes = tuple(map(int, node.params["axes"]))
+        if self._is_turned(node.ins[0]):
+            self._must(axes == (0,))
+            return lambda taken, length: node.bound(taken)
         self._must(self._is_led(node.ins[0].shape))
         self._take(node.ins[0], is_led=True)
         outer = tuple(axis for axis in axes if axis <= tokens.axis)
@@ -431,6 +492,13 @@ class _Loss:
         return lambda taken, length: node.bound(
             taken, shape=tokens.with_length(shape, length)
         )
+
+    def _of_transpose(self, node):
+        """The words of logits, which become their last axis."""
+        self._must(self._is_turned(node.ins[0]))
+        order = list(map(int, node.params["permutation"]))
+        self._must(order == [*range(1, len(order)), 0])
+        return lambda taken, length: node.bound(taken)
 
     def _of_reshape(self, node):
         tokens = self._now
