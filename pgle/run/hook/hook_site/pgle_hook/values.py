@@ -16,6 +16,7 @@ import time
 
 from pgle_hook import SetAside, guarded, is_array, jax_private
 from pgle_hook.exact import EMULATED, each_in, wide
+from pgle_hook.own_sizes import OwnSizes
 from pgle_hook.results import Result, kept
 from pgle_hook.rewrite import explicit_sharding
 from pgle_hook.stepwise import Given, Stepwise, most_bytes, operations
@@ -68,8 +69,8 @@ TOO_LONG = "comparing takes more than %g CPU seconds" % MOST_S
 SAYS_NOTHING = "rounding changes its results too much, or they are zero"
 
 
-class _TooLongError(Exception):
-    """Comparing takes too long."""
+class _RefusedError(Exception):
+    """Comparing takes too much time, too many operations or too much memory."""
 
 
 class Values:
@@ -156,7 +157,7 @@ class Values:
 
     def _check_time(self):
         if time.process_time() > self._until_s:
-            raise _TooLongError(TOO_LONG)
+            raise _RefusedError(TOO_LONG)
 
     def see_gradients(self, replace=setattr):
         """While wanted, record the results of jax's differentiating functions.
@@ -203,7 +204,7 @@ class Values:
                     if self._is_made():
                         break
                 before, after = self._both(original, program)
-            except _TooLongError as error:
+            except _RefusedError as error:
                 return {"why": str(error)}
             except Exception as error:
                 if any(map(explicit_sharding, leaves)):
@@ -427,6 +428,9 @@ class _Step:
         self._places = [place for place, leaf in enumerate(leaves) if is_array(leaf)]
         # reduced size by a size, or by one axis of the arrays of one shape: (shape, axis)
         self._sizes = {}
+        # reduced size by a size that the program's own code has as a constant
+        self._constants = {}
+        self._own = OwnSizes(function)
         self.made = []  # kinds of values that it computes, with arguments and results
         # by size: the largest number that positions along it are compared with
         self._numbers = {}
@@ -449,7 +453,8 @@ class _Step:
         for place, array in zip(self._places, arrays):
             leaves[place] = array
         args, options = self._jax.tree_util.tree_unflatten(self._structure, leaves)
-        return self._function(*args, **options)
+        with self._own.replaced(self._constants):
+            return self._function(*args, **options)
 
     def look(self):
         """Trace the unchanged function, and keep the shapes and types of its values."""
@@ -544,13 +549,22 @@ class _Step:
                 return
 
     def _traces_with(self, sizes):
-        """Whether the function can be traced with other sizes. If so, keep them."""
-        before = self._sizes
-        self._sizes = {**before, **sizes}
+        """Whether the function can be traced with other sizes, if need be with other constants of
+        its code. If so, keep them.
+        """
+        if self._traces_with_constants(sizes, {}):
+            return True
+        own = {size: small for size, small in sizes.items() if self._own.has(size)}
+        return bool(own) and self._traces_with_constants(sizes, own)
+
+    def _traces_with_constants(self, sizes, constants):
+        before = (self._sizes, self._constants)
+        self._sizes = {**self._sizes, **sizes}
+        self._constants = {**self._constants, **constants}
         try:
             self._jax.eval_shape(lambda arrays: self.call(arrays), self.arrays())
         except Exception:  # the function does not accept these sizes
-            self._sizes = before
+            self._sizes, self._constants = before
             return False
         return True
 
@@ -632,13 +646,13 @@ def _keys(jax, array):
 def _check_operations(count):
     """Refuse a function that takes too many operations."""
     if count > MOST_OPERATIONS:
-        raise ValueError("its small size takes %.0e operations" % count)
+        raise _RefusedError("its small size takes %.0e operations" % count)
 
 
 def _check_memory(size):
     """Refuse a function that takes too much memory, in bytes."""
     if size > MOST_BYTES:
-        raise ValueError("its small size takes %.0f GiB" % (size / 2**30))
+        raise _RefusedError("its small size takes %.0f GiB" % (size / 2**30))
 
 
 def _shown(random, shape):
