@@ -17,6 +17,7 @@ import json
 import re
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from itertools import chain
 from math import prod
 from typing import NamedTuple
 
@@ -71,18 +72,18 @@ class Collective(NamedTuple):
         shapes.
         """
         kind = self.kind in POINT_TO_POINT or self.kind
-        sizes = [
-            (dtype, prod(map(int, filter(None, dimensions.split(",")))))
-            for dtype, dimensions in _ARRAY.findall(self.shape)
-        ]
+        sizes = []
+        for dtype, dimensions in _ARRAY.findall(self.shape):
+            lengths = [int(length) for length in dimensions.split(",") if length]
+            sizes.append((dtype, prod(lengths)))
         return kind, *sizes
 
     def __str__(self) -> str:
-        sizes = sorted({len(group) for group in self.groups})
-        size = " and ".join(map(str, sizes))
+        what = f"{self.kind} {self.shape}"
         if self.kind in POINT_TO_POINT:
-            return f"{self.kind} {self.shape}"
-        return f"{self.kind} {self.shape} over {size} devices"
+            return what
+        sizes = sorted({len(group) for group in self.groups})
+        return f"{what} over {' and '.join(map(str, sizes))} devices"
 
 
 class Line(NamedTuple):
@@ -154,6 +155,7 @@ class _Walk:
         return self._known[computation]
 
     def _of_line(self, line: Line) -> list[int]:
+        """The events of one instruction, with those of the computations that it calls."""
         if line.role == "loop":
             return self._of_loop(line)
         if line.role == "done":
@@ -163,7 +165,8 @@ class _Walk:
         if line.collective is not None:
             index = self._index(line.collective)
             self._begun[line.name] = [index]
-            return [2 * index] if line.role == "start" else [2 * index, 2 * index + 1]
+            start = 2 * index
+            return [start] if line.role == "start" else [start, start + 1]
         inner: list[int] = []
         for name in line.called:
             inner += self.events(name)
@@ -174,14 +177,19 @@ class _Walk:
         return starts
 
     def _of_loop(self, line: Line) -> list[int]:
-        condition, body = (self.events(name) for name in line.called[:2])
+        """The events of a loop: its condition, then body and condition in each iteration."""
+        condition, body = map(self.events, line.called[:2])
         once = [*body, *condition]
+        if not once:
+            return []
+        most = MOST_EVENTS // len(once)
         trips = 1 if line.trips is None else line.trips
-        most = MOST_EVENTS // max(len(once), 1)
-        self.is_cut |= bool(once) and (line.trips is None or trips > most)
+        if line.trips is None or trips > most:
+            self.is_cut = True
         return [*condition, *(once * min(trips, most))]
 
     def _index(self, collective: Collective) -> int:
+        """The place of a collective in `collectives`; a new one is added."""
         known = self._indices.setdefault(collective, len(self.collectives))
         if known == len(self.collectives):
             self.collectives.append(collective)
@@ -224,6 +232,7 @@ _Communicator = tuple[bool, tuple[int, ...]]
 
 
 def _communicators(collective: Collective) -> list[_Communicator]:
+    """The communicators that a collective uses: one for each group, or pair."""
     if collective.kind in POINT_TO_POINT:
         return [(True, pair) for pair in collective.groups]
     return [(False, tuple(sorted(group))) for group in collective.groups]
@@ -287,23 +296,25 @@ def _owners(
     programs: Sequence[_Program], placed: Mapping[str, Sequence[int]]
 ) -> list[int]:
     """The program that each device runs, as an index into `programs`; -1 if unknown."""
-    devices = max(item.order.devices for item in programs)
-    for program in programs:
-        for collective in program.order.collectives:
-            for group in collective.groups:
-                devices = max(devices, 1 + max(group, default=0))
-    ranks: list[str] = []
-    for program in programs:
-        ranks += program.ranks
-    if not all(placed.get(rank) for rank in ranks):
-        return [_mixed(device, len(programs)) for device in range(devices)]
+    devices = max(_device_count(program.order) for program in programs)
     owners = [-1] * devices
     for number, program in enumerate(programs):
         for rank in program.ranks:
+            if not placed.get(rank):
+                return [_mixed(device, len(programs)) for device in range(devices)]
             for device in placed[rank]:
                 if device < devices:
                     owners[device] = number
     return owners
+
+
+def _device_count(order: Launches) -> int:
+    """How many devices a program has, with those that only its groups name."""
+    count = order.devices
+    for collective in order.collectives:
+        for group in collective.groups:
+            count = max(count, 1 + max(group, default=0))
+    return count
 
 
 def _mixed(device: int, count: int) -> int:
@@ -323,11 +334,12 @@ def _by_communicator(
     programs: Sequence[_Program], owners: Sequence[int]
 ) -> list[Difference]:
     """The first difference of each program from its peers on a communicator that they share."""
-    first: dict[int, tuple[int, Difference]] = {}
+    first: dict[int, tuple[int, Difference]] = {}  # by number of the program
     for communicator in _shared(programs, owners):
-        for number, other, difference in _on(communicator, programs, owners):
-            if number not in first or other < first[number][0]:
-                first[number] = (other, difference)
+        for number, begun, difference in _on(communicator, programs, owners):
+            known = first.setdefault(number, (begun, difference))
+            if begun < known[0]:
+                first[number] = (begun, difference)
     in_order = sorted(first.values(), key=lambda item: item[0])
     return [difference for _, difference in in_order]
 
@@ -335,15 +347,14 @@ def _by_communicator(
 def _shared(programs: Sequence[_Program], owners: Sequence[int]) -> list[_Communicator]:
     """Communicators whose members run several programs, one for each set that is alike."""
     found: dict[object, _Communicator] = {}
-    collectives: dict[Collective, None] = {}
-    for program in programs:
-        collectives.update(dict.fromkeys(program.order.collectives))
-    for collective in collectives:
+    orders = [program.order.collectives for program in programs]
+    for collective in dict.fromkeys(chain.from_iterable(orders)):
         for communicator in _communicators(collective):
-            of = [owners[device] for device in communicator[1]]
-            running = tuple(of) if communicator[0] else frozenset(of)
-            if len(set(of) - {-1}) > 1:
-                found.setdefault((collective.groups, running), communicator)
+            is_pair, devices = communicator
+            running = [owners[device] for device in devices]
+            if len(set(running) - {-1}) > 1:
+                alike = tuple(running) if is_pair else frozenset(running)
+                found.setdefault((collective.groups, alike), communicator)
     return list(dict.fromkeys(found.values()))
 
 
@@ -374,6 +385,7 @@ def _on(
 
 
 def _side(program: _Program, places: Sequence[int], at: int) -> Side:
+    """What the ranks of a program start at a place of a sequence."""
     collective = program.at(places[at]) if at < len(places) else None
     return Side(tuple(program.ranks), collective)
 
@@ -384,19 +396,23 @@ def _first_unlike(
     """The first place where two sequences differ, and its effect; None if they are equal."""
     if one.order.is_cut != other.order.is_cut:
         return None  # one side counts a loop once, the other counts every iteration
-    pairs = [(one.at(a), other.at(b)) for a, b in zip(mine, theirs, strict=False)]
-    hangs = len(mine) != len(theirs) and not one.order.is_cut
-    hangs = hangs or any(a.work != b.work for a, b in pairs)
+    common = min(len(mine), len(theirs))
+    ours = [one.at(place) for place in mine[:common]]
+    others = [other.at(place) for place in theirs[:common]]
+    is_unlike = [a.work != b.work for a, b in zip(ours, others, strict=True)]
+    is_longer = len(mine) != len(theirs) and not one.order.is_cut
+    hangs = is_longer or any(is_unlike)
     name_of = _name_of(one.order, other.order)
-    names = [(name_of(a), name_of(b)) for a, b in pairs]
-    if sorted(a for a, _ in names) != sorted(b for _, b in names):
+    our_names = list(map(name_of, ours))
+    other_names = list(map(name_of, others))
+    if sorted(our_names) != sorted(other_names):
         # another release of jax uses other names, so only shapes can tell them apart
-        names = [((a.shape,), (b.shape,)) for a, b in pairs]
-    places = enumerate(zip(pairs, names, strict=True))
-    for place, ((a, b), (name, other_name)) in places:
-        if a.work != b.work or name != other_name:
+        our_names = [(item.shape,) for item in ours]
+        other_names = [(item.shape,) for item in others]
+    for place in range(common):
+        if is_unlike[place] or our_names[place] != other_names[place]:
             return place, HANG if hangs else MIX
-    return (len(pairs), HANG) if hangs else None
+    return (common, HANG) if hangs else None
 
 
 def _name_of(
@@ -416,6 +432,7 @@ def _name_of(
 
 
 def _by_channel(order: Launches) -> dict[int, set[tuple[object, str]]]:
+    """Work and labels of the collectives on each channel."""
     found: dict[int, set[tuple[object, str]]] = {}
     for item in order.collectives:
         if item.channel:
@@ -442,6 +459,7 @@ class _Waits:
             self._device(device, order, order.events[:most])
 
     def _device(self, device: int, order: Launches, events: Sequence[int]) -> None:
+        """Add what one device starts and waits for."""
         met = self.met.setdefault(device, [])
         counts: dict[_Communicator, int] = {}
         lanes: dict[str, list[_Meeting]] = {}
@@ -454,13 +472,15 @@ class _Waits:
             pending = begun.setdefault(index, deque())
             if is_wait:
                 following = (device, at)
-                self._edges([point, *(pending.popleft() if pending else [])], following)
+                waited_for = pending.popleft() if pending else []
+                self._edges([point, *waited_for], following)
                 point = following
                 continue
             meetings: list[_Meeting] = []
             for communicator in _communicators(item):
                 if _takes_part(item, communicator, device):
-                    number = counts[communicator] = counts.get(communicator, -1) + 1
+                    number = counts.get(communicator, 0)
+                    counts[communicator] = number + 1
                     meetings.append((communicator, number))
             pending.append(meetings)
             met += [(meeting, item) for meeting in meetings]
@@ -470,6 +490,7 @@ class _Waits:
                 lanes[item.lane] = meetings
 
     def _edges(self, sources: Sequence[object], target: object) -> None:
+        """Let a target wait for some sources."""
         for source in sources:
             self._after.setdefault(source, []).append(target)
         self._open[target] = self._open.get(target, 0) + len(sources)
@@ -488,10 +509,12 @@ class _Waits:
 
 def _takes_part(item: Collective, communicator: _Communicator, device: int) -> bool:
     """Whether a device takes part: in a send only the source, in a receive only the target."""
-    source, target = communicator[1][0], communicator[1][-1]
+    _, devices = communicator
     if item.kind == "send":
-        return device == source
-    return device == target if item.kind == "recv" else device in communicator[1]
+        return device == devices[0]
+    if item.kind == "recv":
+        return device == devices[-1]
+    return device in devices
 
 
 def _by_progress(
@@ -506,18 +529,19 @@ def _by_progress(
         return []
     waits = _Waits(programs, owners)
     never = waits.never()
-    stuck = {}
+    stuck: dict[int, tuple[_Meeting, Side]] = {}  # what each device waits for first
     for device, met in waits.met.items():
-        left = [place for place in met if place[0] in never]
-        if left:
-            stuck[device] = left[0]
-    for device, (meeting, mine) in stuck.items():
-        for other in meeting[0][1]:
-            if other in stuck and stuck[other][0] != meeting:
-                ours = Side(tuple(programs[owners[device]].ranks), mine)
-                theirs = Side(tuple(programs[owners[other]].ranks), stuck[other][1])
-                place = meeting[1] + 1
-                return [Difference(HANG, meeting[0][1], place, (ours, theirs))]
+        ranks = tuple(programs[owners[device]].ranks)
+        for meeting, collective in met:
+            if meeting in never:
+                stuck[device] = (meeting, Side(ranks, collective))
+                break
+    for meeting, ours in stuck.values():
+        (_, devices), number = meeting
+        for other in devices:
+            their_meeting, theirs = stuck.get(other, (meeting, ours))
+            if their_meeting != meeting:
+                return [Difference(HANG, devices, number + 1, (ours, theirs))]
     return []
 
 
@@ -534,12 +558,14 @@ def line_of(difference: Difference, cause: str) -> str:
 
 
 def _starts(side: Side) -> str:
+    """What a side starts, in words."""
     if side.collective is None:
         return "would start nothing more"
     return f"would start {side.collective}"
 
 
 def _ranks(side: Side) -> str:
+    """The ranks of a side, in words."""
     noun = "rank" if len(side.ranks) == 1 else "ranks"
     return f"{noun} {some(side.ranks, 4)}"
 

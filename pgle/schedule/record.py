@@ -143,6 +143,7 @@ class _Step:
 
     @classmethod
     def of(cls, module: Module, timeline: Timeline, ranks: int) -> _Step:
+        """Take the step of a timeline apart into its launches."""
         count = np.maximum(timeline.count, 1)
         row = np.repeat(np.arange(len(timeline)), count)
         communicates = (timeline.stream == Stream.COMMUNICATION) | timeline.sync

@@ -69,6 +69,7 @@ def judge(gained: Controlled) -> Judged:
 
 
 def _gains(gained: Controlled) -> tuple[Gain, ...]:
+    """Return the gain of each compilation."""
     return (gained.first,) if gained.other is None else (gained.first, gained.other)
 
 
@@ -122,5 +123,6 @@ def _extremes(prediction: Prediction) -> Iterator[Uncertain]:
 
 
 def _cost_of(item: Uncertain) -> _Cost:
+    """Return the cost of something that depends on data, with that at its extreme."""
     us = round(item.cost_us * item.count, 1)
     return _Cost(us, round(item.range.possible_us * item.count, 1))

@@ -388,10 +388,12 @@ def step_number(line: str) -> int | None:
 
 
 def _uncoloured(line: str) -> str:
+    """Remove the codes of colours from a line."""
     return _COLOUR.sub("", line) if "\x1b" in line else line
 
 
 def _maxtext(line: str) -> _Row | str | None:
+    """Return the row in a line of MaxText; why it is no row; or None if it is another line."""
     found = _MAXTEXT.search(line)
     if found is None:
         return "cut short" if _MAXTEXT_LIKE in line else None
@@ -399,6 +401,7 @@ def _maxtext(line: str) -> _Row | str | None:
 
 
 def _plain(line: str) -> _Row | str | None:
+    """Return the row in a line that names a step and its time; None if it is another line."""
     lower = line.lower()  # a search for words is many times faster than an expression
     step = _PLAIN_STEP.search(line) if "step" in lower or "iter" in lower else None
     if step is None or _bar(line) is not None:
@@ -497,21 +500,25 @@ def _seconds_of(bar: re.Match[str]) -> float:
 
 
 def _loss_in(line: str) -> _Row:
+    """Return the loss in a line, as part of a row; empty if there is none."""
     found = _LOSS.search(line)
     return {} if found is None else {"loss": found["loss"]}
 
 
 def _integer(text: str) -> int:
+    """Return an integer that may hold commas."""
     return int(
         text.replace(",", "")[:100]
     )  # Python refuses 4,300 digits, and a number of a hundred is too large anyway
 
 
 def _float(text: str) -> float:
+    """Return a number that may hold commas."""
     return float(text.replace(",", ""))
 
 
 def _custom(pattern: str) -> _Match:
+    """Return a function that reads a row by the user's own expression."""
     compiled = re.compile(pattern)
     unit = next(
         (name for name in ("s", "ms", "us") if name in compiled.groupindex), None
@@ -524,6 +531,7 @@ def _custom(pattern: str) -> _Match:
         )
 
     def match(line: str) -> _Row | str | None:
+        """Return the row in a line; why it is no row; or None if it is another line."""
         found = compiled.search(line)
         if found is None:
             return None

@@ -247,6 +247,7 @@ def _verdict(found: Estimate, assumptions: Assumptions) -> Verdict:
 
 
 def _warnings(base: Side, new: Side, found: Estimate) -> Iterator[str]:
+    """Yield what makes a comparison of step times doubtful."""
     if base.simulated or new.simulated:
         yield "simulated: step times come from the simulated GPU, no hardware was measured"
         if found.half_width == 0 and len(base.runs) + len(new.runs) > 2:
@@ -274,6 +275,7 @@ def _warnings(base: Side, new: Side, found: Estimate) -> Iterator[str]:
 
 
 def _exp(value: float) -> float:
+    """Return the exponential; infinity if it is too large for a double."""
     return math.exp(value) if value < 700 else math.inf
 
 
@@ -321,6 +323,7 @@ def _loss(base: Sequence[StepTimes], new: Sequence[StepTimes]) -> LossChange | N
 
 
 def _first_infinite(runs: Sequence[StepTimes]) -> int | None:
+    """Return the first step with an infinite loss in any run; None if there is none."""
     found = [run.series.step[np.isinf(run.series.loss)] for run in runs]
     return min((int(steps.min()) for steps in found if len(steps)), default=None)
 
@@ -539,6 +542,7 @@ def _step_time(found: Comparison, limits: Limits) -> LimitCheck:
 
 
 def _undecided(limits: Limits) -> Outcome:
+    """Return the outcome of a gate that cannot decide."""
     return Outcome.FAIL if limits.fail_undecided else Outcome.CANNOT_TELL
 
 

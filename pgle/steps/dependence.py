@@ -42,8 +42,7 @@ def autocorrelation_time(values: Floats) -> float:
     count = len(values)
     if count < 4 or np.ptp(values) == 0:
         return 1.0
-    _, place, counts = np.unique(values, return_inverse=True, return_counts=True)
-    scores = ndtri((np.cumsum(counts) - counts / 2) / count)[place]
+    scores = ndtri(mean_ranks(values) / count)
     scores -= scores.mean()
     power = np.abs(np.fft.rfft(scores, 2 * count)) ** 2
     correlation = np.fft.irfft(power)[:count]
@@ -51,13 +50,29 @@ def autocorrelation_time(values: Floats) -> float:
     sums = 1 + 2 * np.cumsum(correlation[1:])
     enough = np.flatnonzero(np.arange(1, count) >= WINDOW * sums)
     windowed = float(sums[enough[0]]) if len(enough) else float(count)
-    lag1 = min(float(correlation[1]) + (1 + 3 * float(correlation[1])) / count, 0.98)
+    measured = float(correlation[1])
+    bias = -(1 + 3 * measured) / count
+    lag1 = min(measured - bias, 0.98)
     return max(1.0, windowed, (1 + lag1) / (1 - lag1))
 
 
+def mean_ranks(values: Floats) -> Floats:
+    """float64[n], the rank of each value, from 0.5. Equal values have their mean rank."""
+    _, place, counts = np.unique(values, return_inverse=True, return_counts=True)
+    ranks: Floats = np.cumsum(counts) - counts / 2
+    return ranks[place]
+
+
+def independent_length(values: Floats) -> int:
+    """Steps of a block that hardly depends on its neighbours: 1 + `BLOCK` × (autocorrelation time
+    − 1).
+    """
+    return math.ceil(BLOCK * (autocorrelation_time(values) - 1)) + 1
+
+
 def block_length(values: Floats) -> int:
-    """Steps per block: 1 + `BLOCK` × (autocorrelation time − 1), and at least n / `MOST_BLOCKS`."""
-    needed = math.ceil(BLOCK * (autocorrelation_time(values) - 1)) + 1
+    """Steps per block: `independent_length`, and at least n / `MOST_BLOCKS`."""
+    needed = independent_length(values)
     return max(needed, len(values) // MOST_BLOCKS, 1)
 
 

@@ -27,7 +27,7 @@ from functools import cache
 import numpy as np
 
 from pgle.errors import in_percent
-from pgle.steps.dependence import BLOCK, autocorrelation_time, blocks
+from pgle.steps.dependence import blocks, independent_length, mean_ranks
 from pgle.trace.columns import MAD_TO_DEVIATION, Flags, Floats
 from pgle.worth import is_worth
 
@@ -111,8 +111,9 @@ def find_patterns(seconds: Floats) -> tuple[StepPattern, ...]:
         return ()
     logs = np.log(seconds)
     first, second = _clearest_first(logs)
-    guessed = _fitted(logs, first)
-    one = _answer(logs - _added(_answer(logs - guessed, second)), first)
+    # Each question is asked of the steps without the pattern of the other one.
+    guessed = _answer(logs - _fitted(logs, first), second)
+    one = _answer(logs - _added(guessed), first)
     other = _answer(logs - _added(one), second)
     found = [item for item in (one, other) if item is not None]
     large = [item for item in found if is_worth(item.lost)]
@@ -128,11 +129,10 @@ def _clearest_first(logs: Floats) -> list[bool]:
     """Both questions, each as whether it asks for periods. The one whose best pattern explains more
     is first.
     """
-    clear = {
-        is_periodic: _best(_points(logs), is_periodic)[1]
-        for is_periodic in (False, True)
-    }
-    return sorted(clear, key=lambda is_periodic: -clear[is_periodic])
+    points = _points(logs)
+    _, of_course = _best(points, is_periodic=False)
+    _, of_periods = _best(points, is_periodic=True)
+    return [True, False] if of_periods > of_course else [False, True]
 
 
 def _points(logs: Floats) -> Floats:
@@ -142,13 +142,17 @@ def _points(logs: Floats) -> Floats:
 
 def _fitted(logs: Floats, is_periodic: bool) -> Floats | float:
     """What the best pattern of a question adds to each step, even if it may be chance."""
-    values = logs if is_periodic else blocks(logs, -(-len(logs) // (2 * MOST_POINTS)))
-    values = _points(values)
+    length = 1 if is_periodic else _guess_length(logs)
+    values = _points(blocks(logs, length))
     place, _ = _best(values, is_periodic)
     if place is None:
         return 0.0
-    length = 1 if is_periodic else len(logs) // len(values)
-    return _pattern(logs, values, place, length, 1.0).fitted
+    return _pattern(logs, values, place, length, p=1.0).fitted
+
+
+def _guess_length(logs: Floats) -> int:
+    """Length in steps of the blocks in which a pattern is guessed: at most 2 × `MOST_POINTS`."""
+    return -(-len(logs) // (2 * MOST_POINTS))
 
 
 def _answer(logs: Floats, is_periodic: bool) -> StepPattern | None:
@@ -193,22 +197,25 @@ def _places(count: int, is_periodic: bool) -> tuple[tuple[_Place, ...], Floats]:
     Returns:
         The patterns, and float64[k, count]; each shape has mean 0 and norm 1.
     """
-    places = list(_periods(count) if is_periodic else _courses(count))
-    shapes = np.array([_shape(place, count) for place in places]).reshape(
-        len(places), count
-    )
+    places = tuple(_periods(count) if is_periodic else _courses(count))
+    shapes = np.empty((len(places), count))
+    for row, place in enumerate(places):
+        shapes[row] = _shape(place, count)
     shapes -= shapes.mean(axis=1, keepdims=True)
-    shapes /= np.maximum(np.linalg.norm(shapes, axis=1, keepdims=True), 1e-12)
-    return tuple(places), shapes
+    norms = np.linalg.norm(shapes, axis=1, keepdims=True)
+    shapes /= np.maximum(norms, 1e-12)
+    return places, shapes
 
 
 def _shape(place: _Place, count: int) -> Floats:
+    """float64[count], what a pattern of change 1 adds to each step's logarithm."""
     if place.kind == PatternKind.GROWTH:
         return np.arange(count, dtype=np.float64)
     return place.steps(count).astype(np.float64)
 
 
 def _courses(count: int) -> Iterator[_Place]:
+    """Yield the changes that `count` steps could have in the course of the run."""
     last = count - 1
     yield _Place(PatternKind.GROWTH, 0, last, 1)
     for begin in range(SHORTEST_LEVEL, count - SHORTEST_LEVEL + 1):
@@ -218,7 +225,9 @@ def _courses(count: int) -> Iterator[_Place]:
 
 
 def _periods(count: int) -> Iterator[_Place]:
-    for period in range(2, min(LONGEST_PERIOD, count // PERIODS_SEEN) + 1):
+    """Yield the periods that `count` steps could have, from each of the first steps on."""
+    longest = min(LONGEST_PERIOD, count // PERIODS_SEEN)
+    for period in range(2, longest + 1):
         phases = 1 if period == 2 else period  # for 2, `_pattern` picks the longer one
         for first in range(phases):
             yield _periodic(first, period, count)
@@ -231,15 +240,17 @@ def _best(values: Floats, is_periodic: bool) -> tuple[_Place | None, float]:
     places, shapes = _places(len(values), is_periodic)
     if not places:
         return None, 0.0
-    clipped = _clipped(values - np.median(values))
+    apart = values - np.median(values)
+    clipped = _clipped(apart)
     for _ in range(2):  # the second pass clips values far from the first pattern
         centred = clipped - clipped.mean()
         along = shapes @ centred
         best = int(np.argmax(np.abs(along)))
         fit = along[best] * shapes[best] + clipped.mean()
-        clipped = fit + _clipped(values - np.median(values) - fit)
+        clipped = fit + _clipped(apart - fit)
     total = float((centred**2).sum())
-    return places[best], float(along[best] ** 2) / total if total > 0 else 0.0
+    explained = float(along[best] ** 2)
+    return places[best], explained / total if total > 0 else 0.0
 
 
 def _clipped(rest: Floats) -> Floats:
@@ -252,33 +263,32 @@ def _exceeds_noise(values: Floats, explained: float, is_periodic: bool) -> bool:
     """Whether the best pattern passes the F test, corrected for all places that it could have
     (Bonferroni).
     """
-    from scipy.special import (
-        fdtrc,
-    )  # only here: it takes longer to import than all else
+    # only here: it takes longer to import than all else
+    from scipy.special import fdtrc
 
     if explained >= 1:
         return True
     freedom = len(values) - 2
     ratio = explained / (1 - explained) * freedom
-    places = len(_places(len(values), is_periodic)[0])
-    return float(fdtrc(1, freedom, ratio)) * places <= BY_CHANCE
+    p = float(fdtrc(1, freedom, ratio))
+    places, _ = _places(len(values), is_periodic)
+    return p * len(places) <= BY_CHANCE
 
 
 def _shuffled(values: Floats, is_periodic: bool) -> float:
     """The share of shuffles whose ranks show a pattern of this question as clear as the values'."""
     places, shapes = _places(len(values), is_periodic)
-    ranks = _ranks(values)
+    ranks = mean_ranks(values)
+    ranks -= ranks.mean()
     random = np.random.default_rng(SEED)
-    orders = random.permuted(np.tile(ranks, (SHUFFLES, 1)), axis=1)
-    orders = np.vstack([ranks, orders])
-    by_kind = _rows_by_kind(places)
-    ps = []
-    for rows in by_kind.values():
-        clear = np.round(np.abs(orders @ shapes[rows].T).max(axis=1), 9)
+    shuffled = random.permuted(np.tile(ranks, (SHUFFLES, 1)), axis=1)
+    orders = np.vstack([ranks, shuffled])
+    ps = []  # the p of each order and test, as if that order were the real one
+    for rows in _rows_by_kind(places).values():
+        along = np.abs(orders @ shapes[rows].T)
+        clear = np.round(along.max(axis=1), 9)
         below = np.searchsorted(np.sort(clear), clear, side="left")
-        ps.append(
-            (len(clear) - below) / len(clear)
-        )  # of each order, as if it were the real one
+        ps.append((len(clear) - below) / len(clear))
     least = np.min(ps, axis=0)
     return float((least <= least[0]).mean())
 
@@ -293,27 +303,21 @@ def _rows_by_kind(
     return found
 
 
-def _ranks(values: Floats) -> Floats:
-    """The centred ranks. Equal values have their mean rank."""
-    _, place, counts = np.unique(values, return_inverse=True, return_counts=True)
-    ranks = (np.cumsum(counts) - counts / 2)[place]
-    return np.asarray(ranks - ranks.mean(), np.float64)
-
-
 def _dependent_steps(logs: Floats) -> int:
     """Length in steps of nearly independent blocks; 1 if steps around the best course pattern are
     independent.
     """
-    length = -(-len(logs) // (2 * MOST_POINTS))
+    length = _guess_length(logs)
     values = blocks(logs, length)
-    rest = values - _fitted(values, False)
+    rest = values - _fitted(values, is_periodic=False)
     rest = _clipped(rest - np.median(rest))
     squares = float((rest**2).sum())
-    lag1 = float((rest[1:] * rest[:-1]).sum()) / squares if squares > 0 else 0.0
+    if squares <= 0:
+        return 1
+    lag1 = float((rest[1:] * rest[:-1]).sum()) / squares
     if lag1 <= 2 / math.sqrt(len(rest)):  # two standard errors of independent steps
         return 1
-    steps = math.ceil(BLOCK * (autocorrelation_time(rest) - 1)) + 1
-    return steps * length
+    return independent_length(rest) * length
 
 
 def _pattern(
@@ -328,7 +332,7 @@ def _pattern(
         p: share of shuffles that show as clear a pattern.
     """
     count = len(logs)
-    before = len(logs) - len(values) * length
+    before = count - len(values) * length
     if place.kind == PatternKind.GROWTH:
         found = _Place(place.kind, 0, count - 1, 1)
         change = _slope(values) / length
@@ -374,8 +378,12 @@ def _edge(logs: Floats, near: int, length: int) -> int:
     if length == 1:
         return near
     sums = np.cumsum(logs - logs.mean())
-    at = np.arange(max(near - length, 1), min(near + length, len(logs) - 1) + 1)
-    return int(at[np.argmax(sums[at - 1] ** 2 / (at * (len(logs) - at)))])
+    first = max(near - length, 1)
+    last = min(near + length, len(logs) - 1)
+    at = np.arange(first, last + 1)
+    # the variance that two levels explain, which change at a step
+    explained = sums[at - 1] ** 2 / (at * (len(logs) - at))
+    return int(at[np.argmax(explained)])
 
 
 def _slope(values: Floats) -> float:

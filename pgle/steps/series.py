@@ -367,6 +367,7 @@ class _Chosen:
         self.left_out: list[LeftOut] = []
 
     def drop(self, rule: str, which: npt.NDArray[np.bool_]) -> None:
+        """Leave out steps, and note by which rule."""
         gone = np.flatnonzero(which & self.keep)
         if len(gone):
             steps = tuple(self.series.step[gone].tolist())
@@ -412,6 +413,7 @@ def _stalls(chosen: _Chosen, warnings: list[str]) -> None:
 
 
 def _warm_up(chosen: _Chosen, warnings: list[str]) -> None:
+    """Drop the leading steps that are longer than the others."""
     kept = np.flatnonzero(chosen.keep)
     if len(kept) < FEWEST_FOR_WARM_UP:
         return

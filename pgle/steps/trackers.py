@@ -273,11 +273,13 @@ def _is_of_lines(name: str, columns: Sequence[str]) -> bool:
 
 
 def _is_filled(row: Json, name: str) -> bool:
+    """Whether a row has a value in a column."""
     cell = row.get(name)
     return cell is not None and bool(str(cell).strip())
 
 
 def _seconds_at(stamp: float | None) -> float | None:
+    """A time stamp in seconds, which may be in milliseconds."""
     if stamp is None or stamp < MOST_SECONDS:
         return stamp
     return stamp / 1000
@@ -479,6 +481,7 @@ def _between(of_loss: Sequence[Point], metrics: _Metrics) -> _Times:
 
 
 def _is_elsewhere(metric: str) -> bool:
+    """Whether a metric is not recorded at training steps."""
     return _ELSEWHERE.search(plain_name(metric)) is not None
 
 
@@ -497,6 +500,7 @@ def _rises(points: Sequence[Point], values: Sequence[float | None]) -> _Times:
 
 
 def _number_or_nan(value: Any) -> float:
+    """A number from a cell; NaN if it is something else."""
     number = number_of(value)
     return math.nan if number is None else number
 

@@ -152,6 +152,7 @@ def compute_ns(trace: Trace) -> Floats:
 
 
 def _communicates(trace: Trace) -> Flags:
+    """Return bool[instructions]: whether each instruction is a collective, by its name."""
     return np.array(
         [guess_kind(name) == "collective" for name in trace.instructions] or [False]
     )
@@ -319,6 +320,7 @@ def _reasons(lost: Mapping[int, Mapping[int, int]]) -> dict[int, str]:
 def _drop_truncated(
     found: ModuleExecutions, here: Ints, dropped: dict[int, str]
 ) -> None:
+    """Drop the first or the last execution on a device if the recording cut it off."""
     if len(here) < 3:
         return
     usual = median(found.rows[here])

@@ -113,6 +113,7 @@ def summarise_trace(trace: Trace) -> TraceSummary:
 
 
 def _device(trace: Trace, number: int) -> DeviceSummary:
+    """Summarise one device."""
     rows = trace.device == number
     start, duration = trace.start_ns[rows], trace.duration_ns[rows]
     span = int((start + duration).max() - start.min()) if len(start) else 0
@@ -128,6 +129,7 @@ def _device(trace: Trace, number: int) -> DeviceSummary:
 def _modules(
     trace: Trace, instructions: Sequence[InstructionSummary]
 ) -> tuple[ModuleSummary, ...]:
+    """Summarise the modules that ran, the one with most time first."""
     found = find_executions(trace)
     time = totals(trace.module, trace.duration_ns, len(trace.modules))
     total = max(float(time.sum()), 1.0)
@@ -147,6 +149,7 @@ def _modules(
 
 
 def _executions(found: ModuleExecutions, module: int) -> tuple[ExecutionSummary, ...]:
+    """Summarise the executions of one module, by number."""
     mine = np.flatnonzero(found.module == module)
     executions = []
     for number in distinct(found.execution[mine]).tolist():
@@ -166,6 +169,7 @@ def _executions(found: ModuleExecutions, module: int) -> tuple[ExecutionSummary,
 
 
 def _instructions(trace: Trace) -> tuple[InstructionSummary, ...]:
+    """Summarise the instructions of each module, the costliest first."""
     width = max(len(trace.instructions), 1)
     pairs, inverse = np.unique(
         trace.module.astype(np.int64) * width + trace.instruction, return_inverse=True

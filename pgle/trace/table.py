@@ -393,6 +393,7 @@ def distinguish_processes(
 
 
 def _nothing_tells(name: str, sources: Sequence[str]) -> str:
+    """Return the warning that several inputs name their process alike."""
     shown = _distinct(sources[0], sources[1])
     given = (
         f"{', '.join(shown)} and {len(sources) - 2} more all"

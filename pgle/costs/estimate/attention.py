@@ -141,6 +141,7 @@ class AttentionWork:
         return elements * size * (2.0 if self.back else 1.0)
 
     def _operations(self, queries: float, keys: float) -> float:
+        """Return the operations of attention between some queries and keys, in one batch element."""
         forward = 4.0 * self.heads * queries * keys * self.depth
         if self.causal:
             forward /= 2
@@ -241,5 +242,6 @@ def _share(
 
 
 def _scaled(shares: tuple[float, float, float], factor: float) -> Speed:
+    """Return a speed from its least, likely and largest share of a peak."""
     least, likely, most = shares
     return Speed(least * factor, likely * factor, most * factor)

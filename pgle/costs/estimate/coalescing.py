@@ -219,6 +219,7 @@ def _threads(shape: Shape) -> Sequence[_Places]:
 
 @lru_cache(maxsize=256)  # results of one shape start from the same places
 def _warps(dimensions: tuple[int, ...], layout: _Layout) -> Sequence[_Places]:
+    """Return the indices of a few warps' elements, spread evenly over a shape."""
     shape = Shape("", dimensions, minor_to_major=layout)
     count = shape.count
     warps = max(count // WARP, 1)

@@ -61,12 +61,16 @@ def groups_measured(gpu: str, kind: str) -> Sequence[int]:
 
 
 def _at(curve: Curve, x: float) -> float:
+    """Return a curve's value at x. Beyond its last size, time grows as the size does."""
     sizes, times = curve
     return _between(x, sizes, times) + max(x - sizes[-1], 0.0)
 
 
 @cache
 def _points() -> Mapping[tuple[str, str], Mapping[int, list[tuple[float, float]]]]:
+    """Return the measured collectives: logarithms of size and time in µs, by (GPU, kind) and group
+    size.
+    """
     points: dict[tuple[str, str], dict[int, list[tuple[float, float]]]] = defaultdict(
         lambda: defaultdict(list)
     )
@@ -431,6 +435,7 @@ def _curve(kind: str, group: DeviceGroup, near: int, hardware: Hardware) -> Curv
     )
 
     def time_us(size: float) -> float:
+        """Return the time of a collective of this size in bytes over several hosts."""
         whole = _model_us(kind, size, group, hardware)
         measured = inside_us(kind, near, size, hardware)
         added = measured + max(whole - _model_us(kind, size, inside, hardware), 0.0)

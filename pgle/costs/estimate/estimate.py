@@ -134,6 +134,7 @@ def estimator(module: Module, hardware: Hardware) -> Callable[[Instruction], flo
     known: dict[str, float] = {}
 
     def estimate(instruction: Instruction) -> float:
+        """Return the estimated cost of an instruction; it is computed once."""
         name = instruction.name
         if name not in known:
             known[name] = _estimated_us(module, instruction, hardware)
@@ -145,6 +146,9 @@ def estimator(module: Module, hardware: Hardware) -> Callable[[Instruction], flo
 def _estimated_us(
     module: Module, instruction: Instruction, hardware: Hardware
 ) -> float:
+    """Return the estimated cost of any instruction: free, stated, a collective, a copy to the host,
+    or compute.
+    """
     if instruction.custom_call_target in FREE_TARGETS:
         return 0.0
     if instruction.latency_ns is not None:
@@ -350,6 +354,7 @@ def _result_bytes(instruction: Instruction) -> int:
 
 
 def _needed(module: Module, instruction: Instruction) -> _Needed | None:
+    """Return what a fusion needs of its operands; None for anything else."""
     fused = module.fused(instruction)
     return None if fused is None else _Needed(module, fused)
 
@@ -381,6 +386,7 @@ class _Needed:
         return sum(self._written(name).size_bytes for name in self.roots)
 
     def _written(self, root: str) -> Shape:
+        """Return the shape that a result writes: of an update in place, only the update."""
         return (self.update_of(root) or self.items[root]).shape
 
     def _count(self, name: str) -> int:
@@ -414,6 +420,7 @@ class _Needed:
         return self.items.get(item.operands[1])
 
     def _need(self, name: str, count: float) -> None:
+        """Note that some more elements of an instruction are needed, at most all."""
         if name in self.items:
             needed = self.elements[name] + count
             self.elements[name] = ceil(min(needed, self._count(name)))

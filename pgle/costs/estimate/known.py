@@ -78,6 +78,7 @@ def estimates(module: Module, hardware: Hardware) -> Callable[[Instruction], Kno
     )
 
     def estimate(instruction: Instruction) -> KnownCost:
+        """Return the estimated cost of an instruction, with its bound and its range."""
         least = least_us(module, instruction, fastest)
         us = max(cost_us(instruction), least)
         basis = basis_of(module, instruction)
@@ -130,6 +131,7 @@ def _held(module: Module, instruction: Instruction) -> tuple[Instruction, ...]:
 
 
 def _own_basis(module: Module, item: Instruction) -> Basis:
+    """Return what an instruction's cost is based on, without what it calls."""
     target = item.custom_call_target
     if item.latency_ns is not None:
         return Basis.STATED

@@ -48,8 +48,10 @@ def least_algebra_us(
     if not operations or matrix is None:
         return 0.0
     real = dtype_family(COMPLEX.get(matrix.dtype, matrix.dtype))
-    peak = hardware.peak_of("f32" if real == "tf32" else real)
-    return operations * (3 if matrix.dtype in COMPLEX else 1) / (peak * 1e6)
+    peak_per_us = hardware.peak_of("f32" if real == "tf32" else real) * 1e6
+    if matrix.dtype in COMPLEX:
+        operations *= 3  # real operations of each complex one
+    return operations / peak_per_us
 
 
 def _least_operations(module: Module, instruction: Instruction) -> float:
@@ -59,27 +61,29 @@ def _least_operations(module: Module, instruction: Instruction) -> float:
     if not routine or matrix is None or len(matrix.dimensions) < 2:
         return 0.0
     *batches, m, n = matrix.dimensions
-    short = min(m, n)
-    long = max(m, n)
-    times = float(prod(batches))
     if routine == "trsm":
         right = operand_shape(module, instruction, 1)
         return 0.0 if right is None else float(right.count) * n
-    if routine == "potrf":
-        return times * n**3 / 3
-    if routine == "syrk":
-        return times * short * short * long
-    if routine in ("syevd", "syevj", "heevd", "sytrd", "hetrd"):
-        return times * n**3 * 4 / 3
-    if routine == "getrf":
-        return times * short**2 * (long - short / 3)
     if routine in ("ormqr", "unmqr"):
         return _applied_q(module, instruction)
+    times = float(prod(batches))
+    if routine == "potrf":
+        return times * n**3 / 3
+    if routine in ("syevd", "syevj", "heevd", "sytrd", "hetrd"):
+        return times * n**3 * 4 / 3
+    short = min(m, n)
+    long = max(m, n)
+    if routine == "syrk":
+        return times * short * short * long
+    height = long - short / 3
+    if routine == "getrf":
+        return times * short**2 * height
     if routine == "gesvd":
-        direct = 4 * short**2 * (long - short / 3)
-        return times * min(direct, 2.0 * short**2 * (long + short))
+        direct = 4 * short**2 * height
+        by_qr = 2.0 * short**2 * (long + short)
+        return times * min(direct, by_qr)
     # a QR factorization, or the routine that makes Q
-    return times * 2 * short**2 * (long - short / 3)
+    return times * 2 * short**2 * height
 
 
 def _applied_q(module: Module, instruction: Instruction) -> float:

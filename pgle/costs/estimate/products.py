@@ -171,6 +171,7 @@ class _Roofline:
         )
 
     def _memory_us(self, b: _Array, m: _Array, n: _Array, k: _Array) -> _Array:
+        """Return the time that device memory needs for operands and result of batched products."""
         return (
             b
             * (m * k + k * n + m * n)
@@ -355,6 +356,7 @@ def is_triangular_solve(instruction: Instruction) -> bool:
 def _dot(
     module: Module, instruction: Instruction, contracting: Sequence[int]
 ) -> Iterator[Matmul]:
+    """Yield the matrix product of a dot, given the contracted dimensions of its left operand."""
     lhs = operand_shape(module, instruction, 0)
     result = first_array(instruction.shape)
     if lhs is None or result is None or not lhs.dimensions:

@@ -73,6 +73,7 @@ def _added_us(scatter: Instruction) -> float:
 
 
 def _dtype(scatter: Instruction) -> str:
+    """Return the type of the values that a scatter writes."""
     return (first_array(scatter.shape) or scatter.shape).dtype
 
 

@@ -116,6 +116,9 @@ def _of_one(
     hardware: Hardware,
     us: float,
 ) -> Range | None:
+    """Return the range of a single operation's cost, as part of its caller; None if it has none of
+    its own.
+    """
     if item.opcode == "scatter":
         return Range(
             us,

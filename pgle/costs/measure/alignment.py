@@ -24,7 +24,7 @@ import numpy as np
 
 from pgle.costs.profile.lookup import Naming, group_of_device
 from pgle.costs.profile.value import Cost, CostKind
-from pgle.trace.columns import EARLIEST, LATEST, Floats, Ints, median
+from pgle.trace.columns import EARLIEST, LATEST, Flags, Floats, Ints, distinct, median
 from pgle.trace.table import Trace
 from pgle.xla.collective_kinds import ends_together
 
@@ -99,12 +99,14 @@ def match(
         if max(off_ns, nearest.spread_ns) <= CLOCK_SHARE * period:
             return nearest.shift, MatchedBy.WALL_CLOCKS
         return 0, MatchedBy.APART if off_ns > period else MatchedBy.NONE
-    least = min(
-        way.spread_ns for way in ways if way.points >= MIN_POINTS or way is ways[0]
-    )
-    if len(one) == len(other) and ways[0].spread_ns <= min(
-        CLEARLY * least, UNSUSPICIOUS_NS
-    ):
+    if len(one) != len(other):
+        return 0, MatchedBy.NONE
+    unshifted = ways[0]
+    least_ns = unshifted.spread_ns
+    for way in ways:
+        if way.points >= MIN_POINTS:
+            least_ns = min(least_ns, way.spread_ns)
+    if unshifted.spread_ns <= min(CLEARLY * least_ns, UNSUSPICIOUS_NS):
         return 0, MatchedBy.ORDER
     return 0, MatchedBy.NONE
 
@@ -133,30 +135,34 @@ def _clearest(ways: Sequence[Way]) -> Way | None:
     first, shifts with one last.
     """
     long = [way for way in ways if way.points >= MIN_POINTS]
-    longest = max((way.common for way in long), default=0)
+    if len(long) < 2:
+        return None
+    longest = max(way.common for way in long)
     for enough in (max(longest / 2, 2), 2, 1):
         among = [way for way in long if way.common >= enough]
         best = _clearly_least(among)
-        if best is not None and len(long) > 1:
-            fewer = min(
-                (way.spread_ns for way in long if way.common < enough), default=np.inf
-            )
-            if best.spread_ns <= (CLEARLY if len(among) > 1 else 1) * fewer:
-                return best
+        if best is None:
+            continue
+        fewer = [way.spread_ns for way in long if way.common < enough]
+        factor = CLEARLY if len(among) > 1 else 1
+        if best.spread_ns <= factor * min(fewer, default=np.inf):
+            return best
     return None
 
 
 def _clearly_least(ways: Sequence[Way]) -> Way | None:
+    """Return the shift with the least spread; None if it is large, or not clearly the least."""
     ordered = sorted(ways, key=lambda way: way.spread_ns)
-    if not ordered or ordered[0].spread_ns > MAX_SPREAD_NS:
+    if not ordered:
+        return None
+    best, *others = ordered
+    if best.spread_ns > MAX_SPREAD_NS:
         return None
     # among two or three executions some pair fits by chance
-    factor = CLEARLY * (1 + 1 / max(ordered[0].common - 1, 1))
-    return (
-        ordered[0]
-        if len(ordered) == 1 or ordered[0].spread_ns * factor <= ordered[1].spread_ns
-        else None
-    )
+    factor = CLEARLY * (1 + 1 / max(best.common - 1, 1))
+    if others and best.spread_ns * factor > others[0].spread_ns:
+        return None
+    return best
 
 
 def _believable(
@@ -169,11 +175,12 @@ def _believable(
         return True
     if way.common == 1:
         return False  # single executions resemble each other
-    rival = min(
-        (other.spread_ns for other in ways if other is not way and other.common > 1),
-        default=0,
-    )
-    return ahead_ns is None or way.spread_ns * CLEARLY**2 <= rival
+    if ahead_ns is None:
+        return True
+    rivals = [
+        other.spread_ns for other in ways if other is not way and other.common > 1
+    ]
+    return way.spread_ns * CLEARLY**2 <= min(rivals, default=0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -192,32 +199,41 @@ def _ways(one: Floats, other: Floats) -> list[Way]:
     """Return all shifts for which two windows have an execution in common, the smallest first."""
     if not len(one) or not len(other):
         return []
-    shift = np.array(
-        sorted(range(1 - len(other), len(one)), key=lambda by: (abs(by), by)), np.int64
-    )
-    low = np.maximum(0, shift)
-    high = np.minimum(len(one), len(other) + shift)
-    count = np.minimum(high - low, MAX_SAMPLED)
-    place = np.arange(min(MAX_SAMPLED, len(one), len(other)))
-    spaced = np.linspace(low, high - 1, MAX_SAMPLED, axis=1).astype(np.int64)[
-        :, : len(place)
-    ]
-    at = np.where(
-        (high - low > MAX_SAMPLED)[:, None],
-        spaced,
-        np.minimum(low[:, None] + place, high[:, None] - 1),
-    )
+    shifts = sorted(range(1 - len(other), len(one)), key=lambda by: (abs(by), by))
+    shift = np.array(shifts, np.int64)
+    at, is_common = _common_executions(shift, len(one), len(other))
     apart = other[at - shift[:, None]] - one[at]
-    apart[place >= count[:, None]] = np.nan
+    apart[~is_common] = np.nan
     common = np.isfinite(apart).any(axis=2).sum(axis=1)
-    apart = apart.reshape(len(shift), len(place) * one.shape[1])
+    apart = apart.reshape(len(shift), -1)
     points = np.isfinite(apart).sum(axis=1)
     offset = _medians(apart, points)
-    spread = np.maximum(
-        _medians(np.abs(apart - offset[:, None]), points), RESOLUTION_NS
-    )
+    spread = _medians(np.abs(apart - offset[:, None]), points)
+    spread = np.maximum(spread, RESOLUTION_NS)
     columns = (column.tolist() for column in (shift, offset, spread, points, common))
-    return [Way(*row) for row in zip(*columns, strict=True) if row[3]]
+    ways = (Way(*row) for row in zip(*columns, strict=True))
+    return [way for way in ways if way.points]
+
+
+def _common_executions(shift: Ints, one: int, other: int) -> tuple[Ints, Flags]:
+    """Return the executions to compare for each shift of two windows, at most `MAX_SAMPLED`.
+
+    Args:
+        shift: int64[n], the shifts.
+        one, other: how many executions the windows have.
+
+    Returns:
+        int64[n, k] numbers of the first window's executions, spaced evenly if not all are
+        compared; then bool[n, k], False where a shift has fewer in common.
+    """
+    low = np.maximum(0, shift)[:, None]
+    last = np.minimum(one, other + shift)[:, None] - 1
+    place = np.arange(min(MAX_SAMPLED, one, other))
+    spaced = np.linspace(low[:, 0], last[:, 0], MAX_SAMPLED, axis=1).astype(np.int64)
+    consecutive = np.minimum(low + place, last)
+    is_long = last - low >= MAX_SAMPLED
+    at = np.where(is_long, spaced[:, : len(place)], consecutive)
+    return at, low + place <= last
 
 
 def _medians(values: Floats, known: Ints) -> Floats:
@@ -344,10 +360,11 @@ def align(windows: Sequence[CollectiveEnds]) -> Alignment:
         weakest = max(weakest, evidence)
     shift -= shift.min()
     moves = shift.tolist()
-    numbers = np.concatenate(
-        [window.executions() + by for window, by in zip(windows, moves, strict=True)]
-    )
-    whole = int((np.unique(numbers, return_counts=True)[1] == len(windows)).sum())
+    recorded = [
+        window.executions() + by for window, by in zip(windows, moves, strict=True)
+    ]
+    times_recorded = np.bincount(np.concatenate(recorded))
+    whole = int(np.count_nonzero(times_recorded == len(windows)))
     return Alignment(
         shift=tuple(moves),
         evidence=weakest,
@@ -372,14 +389,14 @@ def clocks_ahead_ns(windows: Sequence[CollectiveEnds], found: Alignment) -> Floa
     ahead = np.zeros((max(lengths, default=0), len(windows)))
     for number, partner in found.placed:
         one, other = windows[partner], windows[number]
+        ahead[:, number] = ahead[:, partner]
         if one.clock == other.clock:
-            apart = np.zeros(len(ahead))
-        else:
-            columns = one.shared(other)
-            mine = _numbered(one.of(columns), found.shift[partner], len(ahead))
-            theirs = _numbered(other.of(columns), found.shift[number], len(ahead))
-            apart = _apart_ns(theirs - mine) + other.first_ns - one.first_ns
-        ahead[:, number] = ahead[:, partner] + apart
+            continue
+        columns = one.shared(other)
+        mine = _numbered(one.of(columns), found.shift[partner], len(ahead))
+        theirs = _numbered(other.of(columns), found.shift[number], len(ahead))
+        apart = _apart_ns(theirs - mine) + other.first_ns - one.first_ns
+        ahead[:, number] += apart
     return ahead
 
 
@@ -420,13 +437,13 @@ def _nearest_first(windows: Sequence[CollectiveEnds]) -> Iterator[tuple[int, int
     placed = 0
     while True:
         waiting[placed] = False
-        common = np.bincount(
-            np.concatenate([arrays[column] for column in windows[placed].columns]),
-            minlength=len(windows),
-        )
-        common[of_clock[windows[placed].clock]] += len(members) + 1
+        window = windows[placed]
+        sharing = np.concatenate([arrays[column] for column in window.columns])
+        common = np.bincount(sharing, minlength=len(windows))
+        common[of_clock[window.clock]] += len(members) + 1
         nearer = common > closest
-        closest[nearer], partner[nearer] = common[nearer], placed
+        closest[nearer] = common[nearer]
+        partner[nearer] = placed
         if not waiting.any():
             return
         placed = int(np.where(waiting, closest, -2).argmax())
@@ -491,89 +508,96 @@ def _compared(filed: Sequence[Cost]) -> list[int]:
 
     They end together on all ranks. If a program has none of these, all its collectives are taken.
     """
-    every = [
-        number for number, item in enumerate(filed) if item.kind == CostKind.COLLECTIVE
-    ]
-    together = [
-        number
-        for number in every
-        if ends_together(filed[number].opcode or filed[number].name)
-    ]
+    every = []
+    together = []
+    for number, item in enumerate(filed):
+        if item.kind == CostKind.COLLECTIVE:
+            every.append(number)
+            if ends_together(item.opcode or item.name):
+                together.append(number)
+
+    def digest(number: int) -> int:
+        """Return a number of a collective's name that every rank computes alike."""
+        return zlib.crc32(filed[number].name.encode())
+
     # Chosen by name alone, so that every rank chooses the same ones, although ranks are reduced
     # separately and one may lack a name.
-    return sorted(
-        together or every, key=lambda number: zlib.crc32(filed[number].name.encode())
-    )[:MAX_NAMES]
+    return sorted(together or every, key=digest)[:MAX_NAMES]
 
 
 def _windows(
     trace: Trace, module: int, naming: Naming, names: Sequence[int]
 ) -> dict[int, CollectiveEnds]:
-    """Return when these collectives ended, by device, in ns since the first end in its process.
+    """Return when these collectives ended, by device, in ns since the first of these ends in its
+    process.
 
     In a loop, the last end counts.
     """
-    code = np.full(len(trace.instructions), -1, np.int64)
-    for number, name in enumerate(names):
-        code[np.flatnonzero(naming.target == name)] = number
-    rows = np.flatnonzero((code >= 0)[trace.instruction])
-    rows = rows[
-        (trace.module[rows] == module)
-        & (trace.execution[rows] >= 0)
-        & (trace.execution[rows] < MAX_EXECUTIONS)
-    ]
-    device = trace.device[rows].astype(np.int64)
-    execution = trace.execution[rows]
-    end = trace.start_ns[rows] + trace.duration_ns[rows]
-    shape = (len(trace.devices), int(execution.max(initial=-1)) + 1, len(names))
-    last = np.full(shape, EARLIEST)
-    place = np.ravel_multi_index(
-        (device, execution, code[trace.instruction[rows]]), shape
-    )
-    np.maximum.at(last.reshape(-1), place, end)
-    first = np.full(len(trace.devices), LATEST)
-    np.minimum.at(first, device, end)
-    seen = np.flatnonzero(np.bincount(device)).tolist()
-    base: dict[str, int] = {}
-    for at in seen:
-        process = trace.devices[at].process
-        base[process] = min(int(first[at]), base.get(process, int(first[at])))
-    group = group_of_device(naming, trace.devices)[np.array(names, np.int64)]
+    last = _last_ends(trace, module, naming, names)
+    base: dict[str, int] = {}  # the first end in each process
+    for device, ends in last.items():
+        first = int(ends.min(where=ends > EARLIEST, initial=LATEST))
+        process = trace.devices[device].process
+        base[process] = min(first, base.get(process, first))
+    group = group_of_device(naming, trace.devices)
     windows = {}
-    for at in seen:
-        process = trace.devices[at].process
-        ran = np.flatnonzero((last[at] != EARLIEST).any(axis=0))
-        # doubles represent whole ns exactly for 100 days
-        ns = np.where(
-            last[at][:, ran] == EARLIEST, np.nan, last[at][:, ran] - base[process]
-        )
-        columns = tuple(
-            (naming.filed[names[number]].name, int(group[number, at]))
-            for number in ran.tolist()
-        )
-        utc_ns = (
-            trace.recordings[process].utc_ns if process in trace.recordings else None
-        )
+    for device, ends in last.items():
+        ran = np.flatnonzero((ends > EARLIEST).any(axis=0))
+        ends = ends[:, ran]
+        process = trace.devices[device].process
+        first = base[process]
+        filed = [names[number] for number in ran.tolist()]
+        columns = [(naming.filed[at].name, int(group[at, device])) for at in filed]
         # devices of one process share a clock, and so do devices of one recording
-        clock, since = (
-            (process, None) if utc_ns is None else (utc_ns, utc_ns + base[process])
-        )
-        windows[at] = CollectiveEnds(
+        clock: Hashable = process
+        first_utc_ns = None
+        recording = trace.recordings.get(process)
+        if recording is not None and recording.utc_ns is not None:
+            clock = recording.utc_ns
+            first_utc_ns = recording.utc_ns + first
+        windows[device] = CollectiveEnds(
             label=process,
-            columns=columns,
-            ns=ns,
+            columns=tuple(columns),
+            # doubles represent whole ns exactly for 100 days
+            ns=np.where(ends > EARLIEST, ends - first, np.nan),
             clock=clock,
-            utc_ns=since,
-            first_ns=base[process],
+            utc_ns=first_utc_ns,
+            first_ns=first,
         )
     return windows
 
 
+def _last_ends(
+    trace: Trace, module: int, naming: Naming, names: Sequence[int]
+) -> dict[int, Ints]:
+    """Return when collectives ended, by device, in ns on the trace's clock.
+
+    Args:
+        names: m collectives, as indices into `Naming.filed`.
+
+    Returns:
+        int64[executions, m], the last end in each execution; `EARLIEST` if one did not run.
+            Devices that ran none of them are missing.
+    """
+    code = np.full(len(trace.instructions), -1, np.int64)
+    for number, name in enumerate(names):
+        code[naming.target == name] = number
+    rows = np.flatnonzero((code >= 0)[trace.instruction])
+    rows = rows[trace.module[rows] == module]
+    execution = trace.execution[rows]
+    rows = rows[(execution >= 0) & (execution < MAX_EXECUTIONS)]
+    device = trace.device[rows]
+    execution = trace.execution[rows]
+    collective = code[trace.instruction[rows]]
+    end = trace.start_ns[rows] + trace.duration_ns[rows]
+    executions = int(execution.max(initial=-1)) + 1
+    last = np.full((len(trace.devices), executions, len(names)), EARLIEST)
+    np.maximum.at(last, (device, execution, collective), end)
+    return {at: last[at] for at in distinct(device).tolist()}
+
+
 def rank_ids(trace: Trace, devices: Sequence[int]) -> tuple[int, ...]:
     """Return JAX's global ids of some devices, each once and in order; empty if one is unknown."""
-    ids = {trace.devices[device].global_id for device in devices}
-    return (
-        tuple(sorted(item for item in ids if item is not None))
-        if None not in ids
-        else ()
-    )
+    ids = [trace.devices[device].global_id for device in devices]
+    known = {item for item in ids if item is not None}
+    return () if None in ids else tuple(sorted(known))

@@ -181,6 +181,7 @@ def find_programs(trace: Trace, modules: Sequence[Module]) -> tuple[TracedProgra
 
 
 def _by_time(programs: Sequence[TracedProgram]) -> tuple[TracedProgram, ...]:
+    """Return programs ordered by compute time, the most first."""
     return tuple(
         sorted(
             programs,
@@ -207,6 +208,7 @@ def _modules_of(
         return tuple(same_id)
 
     def overlap(module: Module) -> float:
+        """Return the share of the traced instructions that a module has."""
         return len(names & module.instructions.keys()) / max(len(names), 1)
 
     return tuple(
@@ -318,6 +320,7 @@ class _Alike:
         return len(mine & theirs) >= MIN_NAME_OVERLAP * len(mine | theirs)
 
     def add(self, program: TracedProgram, processes: set[str]) -> None:
+        """Add a program that ran in some processes."""
         self.programs.append(program)
         self.fingerprints.update(program.fingerprints)
         self.processes |= processes
@@ -616,6 +619,7 @@ def _no_dump_of(programs: Sequence[TracedProgram], dumps: Dumps) -> str:
 
 
 def _source(trace: Trace) -> str:
+    """Return the path of a trace's first input; empty if it has none."""
     return trace.sources[0].path if trace.sources else ""
 
 

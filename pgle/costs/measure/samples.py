@@ -90,17 +90,13 @@ def _chunks(trace: Trace, module: int) -> Iterator[npt.NDArray[np.int32]]:
         return
     begins = _changes(trace, of_module)
     # Usually executions follow each other, device by device. Then each is one run of rows.
-    device, execution = (
-        trace.device[of_module[begins]],
-        trace.execution[of_module[begins]],
-    )
-    runs = np.sort(
-        device.astype(np.int64) << 32 | execution.astype(np.int64) & 0xFFFFFFFF
-    )
-    if (runs[1:] == runs[:-1]).any():
-        of_module = of_module[
-            np.lexsort((trace.execution[of_module], trace.device[of_module]))
-        ]
+    runs = of_module[begins]
+    device = trace.device[runs].astype(np.int64)
+    execution = trace.execution[runs].astype(np.int64)
+    keys = np.sort(device << 32 | execution & 0xFFFFFFFF)
+    if (keys[1:] == keys[:-1]).any():
+        order = np.lexsort((trace.execution[of_module], trace.device[of_module]))
+        of_module = of_module[order]
         begins = _changes(trace, of_module)
     start = 0
     for edge in [*begins[1:].tolist(), len(of_module)]:
@@ -146,31 +142,33 @@ def _launches(
     Returns:
         Rows ordered by (device, execution, start). `occurrence` is the position in this order.
     """
-    device, execution = trace.device[rows], trace.execution[rows]
+    device = trace.device[rows]
+    execution = trace.execution[rows]
     place = _places(device, execution)
     instance = trace.instance[rows].astype(np.int64)
-    alone = instance < 0
-    instance[alone] = np.iinfo(np.int32).max + 1 + np.flatnonzero(alone)
+    # an activity of an unknown launch is a launch of its own
+    alone = np.flatnonzero(instance < 0)
+    instance[alone] = np.iinfo(np.int32).max + 1 + alone
     start = trace.start_ns[rows]
     end = start + trace.duration_ns[rows]
     order = np.lexsort((instance, place))  # rows of one launch stay ordered by start
     first = heads(place[order], instance[order])
-    launch = order[first]
-    busy = _union_ns(start[order], end[order], first)
+    launch = order[first]  # the first row of each launch
+    busy_ns = _union_ns(start[order], end[order], first)
     last = np.maximum.reduceat(end[order], first) if len(first) else first
     by_start = np.lexsort((start[launch], place[launch]))
-    launch, busy, last = launch[by_start], busy[by_start], last[by_start]
-    name, device, execution = target[launch], device[launch], execution[launch]
+    launch = launch[by_start]
+    name = target[launch]
     communicates = np.asarray(naming.communicates[name], np.bool_)
-    ended, waited = _ends(place[launch], start[launch], last, communicates)
+    ended, waited = _ends(place[launch], start[launch], last[by_start], communicates)
     return Samples(
         name=name,
-        device=device,
-        execution=execution,
+        device=device[launch],
+        execution=execution[launch],
         occurrence=np.arange(len(launch), dtype=np.int32),
         ended=ended,
         waited=waited,
-        time_ns=busy,
+        time_ns=busy_ns[by_start],
     )
 
 
@@ -200,18 +198,20 @@ def _ends(
     edges = np.append(heads(place), len(place)).tolist()
     for low, high in pairwise(edges):
         here = communicates[low:high]
-        begins, ends = start[low:high], end[low:high]
-        of_collectives = np.sort(ends[here])
-        ended[low:high] = np.searchsorted(
-            of_collectives, np.where(here, ends, begins), "right"
-        )
+        begins = start[low:high]
+        ends = end[low:high]
+        collective_ends = ends[here]
+        counted_at = np.where(here, ends, begins)
+        ended[low:high] = np.searchsorted(np.sort(collective_ends), counted_at, "right")
         compute_begins = begins[~here]
-        reach = np.maximum.accumulate(ends[~here])
-        if len(reach) == 0:
+        if len(compute_begins) == 0:
             continue
-        before = np.searchsorted(compute_begins, ends[here]) - 1
-        is_idle = reach[np.maximum(before, 0)] < ends[here] - WAITED_NS
-        waited[low:high][here] = (before < 0) | is_idle
+        # the latest end of the compute that began before each collective's end
+        begun = np.searchsorted(compute_begins, collective_ends)
+        reach = np.maximum.accumulate(ends[~here])
+        compute_end = reach[np.maximum(begun - 1, 0)]
+        is_idle = compute_end < collective_ends - WAITED_NS
+        waited[low:high][here] = (begun == 0) | is_idle
     return ended, waited
 
 
@@ -234,26 +234,39 @@ def _union_ns(start: Ints, end: Ints, first: Ints) -> Ints:
     busy = end - start
     if (sizes == 1).all():
         return busy[first]
-    # Shift each group behind the previous one, so that one running maximum serves all groups.
-    # Groups of one interval need no shift.
+    # Groups of one interval need no union.
     many = np.repeat(sizes > 1, sizes)
     group = np.repeat(np.arange(len(first)), sizes)[many]
     group = np.cumsum(changes(group)) - 1
     origin = np.repeat(start[first], sizes)[many]
-    relative_start, relative_end = start[many] - origin, end[many] - origin
-    reach = int(relative_end.max()) + 1
-    if reach * (int(group[-1]) + 1) < LATEST:
-        shift = group * reach
-        running = np.maximum.accumulate(relative_end + shift) - shift
-        before = np.zeros_like(running)
-        before[1:] = np.where(np.diff(group) == 0, running[:-1], 0)
-    else:  # intervals of days, whose shifts would overflow, are joined one by one
-        before = np.zeros_like(relative_end)
-        for i in range(1, len(before)):
-            if group[i] == group[i - 1]:
-                before[i] = max(before[i - 1], relative_end[i - 1])
+    relative_start = start[many] - origin
+    relative_end = end[many] - origin
+    before = _reach_before(relative_end, group)
     busy[many] = np.maximum(relative_end - np.maximum(relative_start, before), 0)
     return np.add.reduceat(busy, first)
+
+
+def _reach_before(end: Ints, group: Ints) -> Ints:
+    """Return int64[n]: the latest end of the earlier intervals of the same group; 0 if there are
+    none.
+
+    Args:
+        end: int64[n], the end of each interval, not negative.
+        group: int64[n], the number of each interval's group, from 0 and ascending.
+    """
+    before = np.zeros_like(end)
+    reach = int(end.max()) + 1
+    if reach * (int(group[-1]) + 1) < LATEST:
+        # Shift each group behind the previous one, so that one running maximum serves all groups.
+        shift = group * reach
+        running = np.maximum.accumulate(end + shift) - shift
+        before[1:] = np.where(np.diff(group) == 0, running[:-1], 0)
+        return before
+    # intervals of days, whose shifts would overflow, are joined one by one
+    for i in range(1, len(before)):
+        if group[i] == group[i - 1]:
+            before[i] = max(before[i - 1], end[i - 1])
+    return before
 
 
 def _occurrences(launches: Samples, naming: Naming) -> Samples:
@@ -262,45 +275,53 @@ def _occurrences(launches: Samples, naming: Naming) -> Samples:
         return launches
     place = _places(launches.device, launches.execution)
     order = np.lexsort((launches.name, place))
-    name, place = launches.name[order], place[order]
+    name = launches.name[order]
+    place = place[order]
     first = heads(name, place)
-    sizes = run_lengths(first, len(order))
     runs = naming.iterations[name[first]].astype(np.int64)
-    occurrence = np.empty(len(order), np.int64)
-    counted = np.repeat(runs > 0, sizes)
-    if counted.any():
-        rank = np.arange(len(order)) - np.repeat(first, sizes)
-        per_run = np.where(
-            (runs > 0) & (sizes % np.maximum(runs, 1) == 0),
-            sizes // np.maximum(runs, 1),
-            1,
-        )
-        occurrence[:] = rank // np.repeat(np.maximum(per_run, 1), sizes)
-    if not counted.all():
-        # Without HLO, launches of one name with nothing in between count as one run, such as a copy
-        # fusion of eight outputs.
-        broken = np.ones(len(order), dtype=bool)
-        broken[1:] = np.diff(launches.occurrence[order]) != 1
-        broken[first] = True
-        groups = np.cumsum(broken)
-        np.copyto(occurrence, groups - np.repeat(groups[first], sizes), where=~counted)
+    occurrence = _numbered(launches.occurrence[order], first, runs)
     head = heads(name, place, occurrence)
     first_launch = order[head]
+    name = name[head]
     ended = launches.ended[order]
     at_begin = ended[head]
     at_end = np.maximum.reduceat(ended, head)
-    waited = np.maximum.reduceat(launches.waited[order], head)
-    time_ns = np.add.reduceat(launches.time_ns[order], head)
-    name = name[head]
     return Samples(
         name=name,
         device=launches.device[first_launch],
         execution=launches.execution[first_launch],
         occurrence=occurrence[head].astype(np.int32),
         ended=np.where(naming.communicates[name], at_end, at_begin),
-        waited=waited,
-        time_ns=time_ns,
+        waited=np.maximum.reduceat(launches.waited[order], head),
+        time_ns=np.add.reduceat(launches.time_ns[order], head),
     )
+
+
+def _numbered(launched: Codes, first: Ints, runs: Ints) -> Ints:
+    """Return int64[n]: the occurrence to which each launch of a name in an execution belongs.
+
+    Args:
+        launched: int[n], the place of each launch in launch order. Launches of one name in one
+            execution follow each other.
+        first: int64[k], the first launch of each of these groups.
+        runs: int64[k], how often an execution runs the instruction; 0 or less if unknown.
+    """
+    sizes = run_lengths(first, len(launched))
+    is_known = runs > 0
+    each = np.maximum(runs, 1)
+    per_run = np.where(is_known & (sizes % each == 0), sizes // each, 1)
+    rank = np.arange(len(launched)) - np.repeat(first, sizes)
+    occurrence: Ints = rank // np.repeat(per_run, sizes)
+    if not is_known.all():
+        # Without HLO, launches of one name with nothing in between count as one run, such as a copy
+        # fusion of eight outputs.
+        begins = np.ones(len(launched), np.bool_)
+        begins[1:] = np.diff(launched) != 1
+        begins[first] = True
+        groups = np.cumsum(begins)
+        number: Ints = groups - np.repeat(groups[first], sizes)
+        np.copyto(occurrence, number, where=np.repeat(~is_known, sizes))
+    return occurrence
 
 
 _PERCENTILE = re.compile(r"p(\d{1,2}(?:\.\d+)?|100)")
@@ -395,31 +416,18 @@ def compute_costs(
     sizes = np.zeros(len(filed), np.int64)
     for rows in sample_chunks(samples, use):
         sizes += np.bincount(samples.name[rows], minlength=len(filed))
-    edges = np.searchsorted(
-        np.cumsum(sizes),
-        np.arange(0, len(samples) + BLOCK_SAMPLES, BLOCK_SAMPLES),
-        side="right",
-    )
-    parts = []
+    # each batch ends with the name at which the next million samples are reached
+    limits = np.arange(0, len(samples) + BLOCK_SAMPLES, BLOCK_SAMPLES)
+    edges = np.searchsorted(np.cumsum(sizes), limits, side="right")
+    costs = []
     for low, high in pairwise(sorted({0, *edges.tolist(), len(filed)})):
         here = np.flatnonzero(use & (samples.name >= low) & (samples.name < high))
-        values = samples.time_ns[here] / 1e3
-        groups = samples.name[here].astype(np.int64) - low
-        parts.append(_summaries(values, groups, high - low, stat))
-    if not parts:
-        return []
-    cost, least, most, spread, counts = (
-        np.concatenate(column) for column in zip(*parts, strict=True)
-    )
-    return _costs(
-        cost=cost,
-        low=least,
-        high=most,
-        spread=spread,
-        sizes=counts,
-        slowest=np.maximum(cost + skew_us, 0.0),
-        filed=filed,
-    )
+        values_us = samples.time_ns[here] / 1e3
+        names = samples.name[here].astype(np.int64) - low
+        found = _summaries(values_us, names, high - low, stat)
+        slowest_us = np.maximum(found.cost + skew_us[low:high], 0.0)
+        costs += _costs(found, slowest_us, filed[low:high])
+    return costs
 
 
 def _after_last_arrival(
@@ -432,27 +440,25 @@ def _after_last_arrival(
     wait for the last rank, and the last rank waits for nobody. A row that fewer devices recorded
     than other rows of the same collective is left out. The missing device may be the last rank.
     """
-    name = samples.name[use].astype(np.int64)
-    device = samples.device[use]
-    group = group_of_device(naming, devices)[name, device] if len(name) else NO_ROWS
-    execution = samples.execution[use].astype(np.int64)
-    occurrence = samples.occurrence[use].astype(np.int64)
-    order = np.lexsort((occurrence, execution, group, name))
+    rows = np.flatnonzero(use)
+    if len(rows) == 0:
+        return NO_ROWS, NO_ROWS, np.empty(0)
+    name = samples.name[rows].astype(np.int64)
+    group = group_of_device(naming, devices)[name, samples.device[rows]]
+    order = np.lexsort((samples.occurrence[rows], samples.execution[rows], group, name))
+    rows = rows[order]
     name = name[order]
     group = group[order]
-    execution = execution[order]
-    occurrence = occurrence[order]
-    first = heads(name, group, execution, occurrence)
-    time = samples.time_ns[use][order] / 1e3
-    if len(first) == 0:
-        return name, group, time
-    shortest = np.minimum.reduceat(time, first)
-    seen = run_lengths(first, len(order))
-    key = name[first] * (int(group.max()) + 1) + group[first]
+    first = heads(name, group, samples.execution[rows], samples.occurrence[rows])
+    shortest = np.minimum.reduceat(samples.time_ns[rows] / 1e3, first)
+    seen = run_lengths(first, len(rows))  # devices that recorded it
+    name = name[first]
+    group = group[first]
+    key = name * (int(group.max()) + 1) + group
     most = np.zeros(int(key.max()) + 1, np.int64)
     np.maximum.at(most, key, seen)
     whole = seen == most[key]
-    return name[first[whole]], group[first[whole]], shortest[whole]
+    return name[whole], group[whole], shortest[whole]
 
 
 def collective_costs(
@@ -468,65 +474,69 @@ def collective_costs(
     """
     filed = naming.filed
     name, group, time_us = _after_last_arrival(samples, use, naming, devices)
-    groups_per_name = int(group.max(initial=0)) + 1
+    if not len(name):
+        return []
+    groups_per_name = int(group.max()) + 1
     count = len(filed) * groups_per_name
-    cost = stat.over_groups(time_us, name * groups_per_name + group, count).reshape(
-        len(filed), groups_per_name
-    )
-    slowest = np.nan_to_num(cost, nan=-1.0).argmax(axis=1) if len(filed) else NO_ROWS
-    use = group == slowest[name] if len(name) else np.empty(0, bool)
-    summaries = _summaries(time_us[use], name[use], len(filed), stat)[1:]
-    return _costs(
-        cost[np.arange(len(filed)), slowest],
-        *summaries,
-        np.full(len(filed), np.nan),
-        filed,
-    )
+    cost = stat.over_groups(time_us, name * groups_per_name + group, count)
+    cost = cost.reshape(len(filed), groups_per_name)
+    slowest = np.nan_to_num(cost, nan=-1.0).argmax(axis=1)
+    of_slowest = group == slowest[name]
+    found = _summaries(time_us[of_slowest], name[of_slowest], len(filed), stat)
+    return _costs(found, np.full(len(filed), np.nan), filed)
+
+
+@dataclass(frozen=True, eq=False)
+class _Summaries:
+    """What some groups of samples come to, in µs; NaN for a group without samples."""
+
+    cost: Floats  # the statistic
+    low: Floats
+    high: Floats
+    spread: Floats  # (p90 - p10) / median; 0 if the median is 0
+    sizes: Ints  # samples of each group
 
 
 def _summaries(
-    values: Floats, groups: Ints, count: int, stat: Statistic
-) -> tuple[Floats, Floats, Floats, Floats, Ints]:
-    """Return the statistic, minimum, maximum, (p90 - p10) / median and size of each group."""
+    values_us: Floats, groups: Ints, count: int, stat: Statistic
+) -> _Summaries:
+    """Summarise the values of each group 0 … count-1."""
     sizes = np.bincount(groups, minlength=count).astype(np.int64)
-    ordered = values[by_group(values, groups, count)]
+    ordered = values_us[by_group(values_us, groups, count)]
     low, p10, middle, p90, high = (
         percentile_of_sorted(ordered, sizes, q) for q in (0, 10, 50, 90, 100)
     )
     spread = np.divide(p90 - p10, middle, out=np.zeros(count), where=middle > 0)
     if stat.percentile is None:
-        cost = stat.over_groups(values, groups, count)
+        cost = stat.over_groups(values_us, groups, count)
     else:
         cost = percentile_of_sorted(ordered, sizes, stat.percentile)
-    return cost, low, high, spread, sizes
+    return _Summaries(cost, low, high, spread, sizes)
 
 
 def _costs(
-    cost: Floats,
-    low: Floats,
-    high: Floats,
-    spread: Floats,
-    sizes: Ints,
-    slowest: Floats,
-    filed: Sequence[Cost],
+    summaries: _Summaries, slowest_us: Floats, filed: Sequence[Cost]
 ) -> list[Cost]:
-    # lists, because reading arrays item by item is slow
-    columns = (column.tolist() for column in (cost, low, high, spread, sizes, slowest))
+    """Return the costs of the names that have samples.
+
+    Args:
+        slowest_us: float64[len(filed)], the cost on the slowest rank; NaN if unknown.
+    """
     found = []
-    for item, cost_us, min_us, max_us, by_median, samples, slowest_us in zip(
-        filed, *columns, strict=True
-    ):
+    sizes = summaries.sizes.tolist()
+    for at, (item, samples) in enumerate(zip(filed, sizes, strict=True)):
         if not samples:
             continue
-        cost_of_item = item._replace(
-            cost_us=cost_us,
+        slowest = float(slowest_us[at])
+        cost = item._replace(
+            cost_us=float(summaries.cost[at]),
             samples=samples,
-            min_us=min_us,
-            max_us=max_us,
-            spread=by_median,
-            slowest_us=None if math.isnan(slowest_us) else slowest_us,
+            min_us=float(summaries.low[at]),
+            max_us=float(summaries.high[at]),
+            spread=float(summaries.spread[at]),
+            slowest_us=None if math.isnan(slowest) else slowest,
         )
-        found.append(cost_of_item)
+        found.append(cost)
     return found
 
 
@@ -561,34 +571,30 @@ def loop_costs(
         return []
     spans = [_spans_us(trace, module, instructions, kept) for _, instructions in loops]
     group = np.repeat(np.arange(len(spans)), [len(of_loop) for of_loop in spans])
-    unknown = np.full(len(spans), np.nan)
-    return _costs(
-        *_summaries(np.concatenate(spans), group, len(spans), stat),
-        unknown,
-        [filed for filed, _ in loops],
-    )
+    found = _summaries(np.concatenate(spans), group, len(spans), stat)
+    filed = [cost for cost, _ in loops]
+    return _costs(found, np.full(len(spans), np.nan), filed)
 
 
 def _spans_us(
     trace: Trace, module: int, instructions: Sequence[int], kept: Flags
 ) -> Floats:
     """Return one span in µs per kept execution: the smallest over devices."""
-    rows = np.flatnonzero(
-        (trace.module == module) & np.isin(trace.instruction, instructions)
-    )
-    rows = rows[trace.execution[rows] >= 0]
+    is_here = (trace.module == module) & np.isin(trace.instruction, instructions)
+    rows = np.flatnonzero(is_here & (trace.execution >= 0))
     rows = rows[kept[trace.execution[rows]]]
     if len(rows) == 0:
         return np.empty(0)
-    devices = len(trace.devices)
-    executions = int(trace.execution[rows].max()) + 1
-    key = trace.device[rows].astype(np.int64) * executions + trace.execution[rows]
-    first = np.full(devices * executions, LATEST)
-    last = np.full(devices * executions, EARLIEST)
-    np.minimum.at(first, key, trace.start_ns[rows])
-    np.maximum.at(last, key, trace.start_ns[rows] + trace.duration_ns[rows])
+    execution = trace.execution[rows]
+    place = (trace.device[rows], execution)
+    start = trace.start_ns[rows]
+    shape = (len(trace.devices), int(execution.max()) + 1)
+    first = np.full(shape, LATEST)
+    last = np.full(shape, EARLIEST)
+    np.minimum.at(first, place, start)
+    np.maximum.at(last, place, start + trace.duration_ns[rows])
     seen = last > EARLIEST
-    spans = np.full(devices * executions, np.inf)
+    spans = np.full(shape, np.inf)
     spans[seen] = last[seen] - first[seen]
-    least: Floats = spans.reshape(devices, executions).min(axis=0)
+    least: Floats = spans.min(axis=0)
     return least[np.isfinite(least)] / 1e3

@@ -47,6 +47,7 @@ def scale_by(old: LookupTable, new: LookupTable, hardware: Hardware) -> Scale:
     after = estimator(new.module, hardware)
 
     def scale(was: LookupRow, row: LookupRow) -> float | None:
+        """Return by which factor the estimate of a row grows; None if there was no estimate."""
         before_us = before(was.instruction)
         return after(row.instruction) / before_us if before_us > 0 else None
 
@@ -259,6 +260,7 @@ def under_other_flags(
 def _match(
     row: LookupRow, was: LookupRow, cost: Cost, by: By, factor: float = 1.0
 ) -> Match:
+    """Return a row of the new module with the cost of its predecessor, times a factor."""
     slowest_us = None if cost.slowest_us is None else cost.slowest_us * factor
     found = cost._replace(
         name=row.filed_as,
@@ -374,6 +376,7 @@ class Graph:
         }
 
     def _operand_shapes(self, row: LookupRow) -> tuple[str, ...]:
+        """Return the shapes of a row's operands, in any order."""
         item = row.instruction
         if not item.operands:
             item = self.module.operation(item)
@@ -403,6 +406,9 @@ class Graph:
         return {name: tuple(found[name]) for name in self.rows}
 
     def _sources(self, item: Instruction) -> Iterator[str]:
+        """Yield the names of the rows whose results an instruction uses, through instructions
+        without a row.
+        """
         waiting = [*reversed(item.operands)]
         seen = set()
         while waiting:
@@ -615,16 +621,21 @@ def _sent(of: Graph, row: LookupRow) -> int:
 
 
 def _source(of: Graph, row: LookupRow) -> Hashable:
+    """Return what in the program made an instruction: the kind of collective and the framework's
+    name.
+    """
     return collective_kind(of.module, row.instruction), framework_name(row.instruction)
 
 
 def _is_collective(row: LookupRow) -> bool:
+    """Whether a row is a collective."""
     return row.kind is CostKind.COLLECTIVE
 
 
 def _groups(
     of: Graph, rows: Iterable[LookupRow], key: Key
 ) -> dict[Hashable, list[LookupRow]]:
+    """Group rows by a key of the graph."""
     found: dict[Hashable, list[LookupRow]] = defaultdict(list)
     for row in rows:
         found[key(of, row)].append(row)

@@ -296,6 +296,7 @@ class ModuleCoverage:
         return self._kept_share(self.lost_us)
 
     def _kept_share(self, lost_us: float) -> float:
+        """Return the share of the step, 0 to 1, that remains after subtracting some time."""
         if self.step_us <= 0:
             return 1.0
         return max(1 - lost_us / self.step_us, 0.0)
@@ -640,6 +641,7 @@ def _hints(item: ModuleCoverage, renamed: bool) -> Iterator[Sentence]:
 def _warnings(
     main: ModuleCoverage, dumps: Mapping[str, Module | None]
 ) -> Iterator[str]:
+    """Yield what makes the coverage of a module doubtful."""
     if main.unchecked:
         yield (
             f"the profile states no opcode and no shape for {main.unchecked} of its names: they "
@@ -751,6 +753,7 @@ def _factors(
 
     @cache
     def of_kind(kind: str) -> float | None:
+        """Return the median of measured costs divided by estimates; None if too few were measured."""
         sample = known[kind][:: max(len(known[kind]) // CALIBRATED_ON, 1)]
         ratios = [
             cost_us / guess
@@ -760,6 +763,7 @@ def _factors(
         return median(ratios) if len(ratios) >= MIN_NEIGHBOURS else None
 
     def factor(row: LookupRow) -> float:
+        """Return by how much to multiply the estimate of a row, from the first kind that tells."""
         return next(
             (found for kind in _kinds_of(row) if (found := of_kind(kind)) is not None),
             1.0,

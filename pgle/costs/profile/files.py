@@ -199,6 +199,7 @@ _AGAIN = f"write it again with `{CONVERT}`"
 
 
 def _costs(entries: Iterable[Entry]) -> tuple[Cost, ...]:
+    """Return the costs of a profile's entries. A name may begin with a fingerprint."""
     rest = Cost("", 0.0, origin=Origin.UNKNOWN)[3:]
     costs = []
     for written, cost_us in entries:
@@ -214,6 +215,7 @@ _REFUSED = "XLA would not parse it and would run without a profile"
 
 
 def _decode_text(data: bytes, where: AnyPath) -> tuple[Sequence[Entry], list[str]]:
+    """Return the entries of a text profile, and warnings."""
     if data.startswith(_BOM):
         raise UserError(
             f"begins with a byte order mark: {_REFUSED}",
@@ -239,6 +241,7 @@ def _decode_text(data: bytes, where: AnyPath) -> tuple[Sequence[Entry], list[str
 
 
 def _decode_binary(data: bytes, where: AnyPath) -> tuple[Sequence[Entry], list[str]]:
+    """Return the entries of a binary profile, and warnings."""
     message = _message(data)
     if message is None:
         with suppress(ValueError):
@@ -265,11 +268,13 @@ def _decode_binary(data: bytes, where: AnyPath) -> tuple[Sequence[Entry], list[s
 
 
 def _named_wrongly(form: str, where: AnyPath, suffix: str) -> UserError:
+    """Return the error for a profile whose suffix belongs to the other form."""
     what = f"{form} profile in a {where.suffix} file: {_REFUSED}"
     return UserError(what, where=where, remedy=f"rename it to {where.stem}{suffix}")
 
 
 def _message(data: bytes) -> ProfiledInstructionsProto | None:
+    """Return the bytes as a profile's message; None if they are none."""
     # text profiles do not need it, and it adds 6 ms to each command's start
     from google.protobuf.message import (
         DecodeError,
@@ -294,6 +299,7 @@ def _is_whole(message: ProfiledInstructionsProto) -> bool:
 
 
 def _read_directory(path: AnyPath) -> Profile:
+    """Read the profiles in a directory that are named after fingerprints."""
     found: dict[str, AnyPath] = {}
     for file in sorted(path.iterdir(), key=lambda item: item.name):
         match = _FINGERPRINT_FILE.fullmatch(file.name)

@@ -338,6 +338,7 @@ def _warnings(
     graphs: Graphs,
     remarks: Sequence[str],
 ) -> tuple[str, ...]:
+    """Return what the user should know about an export, one line each."""
     name = tables.path.name
     # A simulated trace names the simulation as its product.
     lines = [SIMULATED] if SIMULATED in exported.get("EXPORT_PRODUCT_NAME", "") else []

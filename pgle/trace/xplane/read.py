@@ -422,6 +422,7 @@ def find_runs(logdir: AnyPath) -> list[list[AnyPath]]:
 
 
 def _xplanes_in(directory: AnyPath) -> list[AnyPath]:
+    """Return the xplane files of one directory, ordered by name."""
     return sorted(
         (path for path in directory.iterdir() if path.name.endswith(_SUFFIXES)),
         key=lambda path: path.name,
@@ -542,6 +543,7 @@ def _add_space(
 def _nothing_found(
     paths: Sequence[AnyPath], gathered: GatheredEvents, planes: Mapping[str, bool]
 ) -> UserError:
+    """Return the error for files in which no activity has an instruction."""
     where = ", ".join(str(path) for path in paths[:3])
     remedy = (
         "record the steps while the JAX profiler runs on a GPU, with "

@@ -79,6 +79,7 @@ def _renamed(computation: Computation, owner: Mapping[str, str]) -> Computation:
     """Return a computation with the names of other computations' instructions replaced."""
 
     def new(name: str) -> str:
+        """Return the name of an instruction, unique in the module."""
         is_own = owner.get(name) == computation.name
         return name if is_own else f"{computation.name}/{name}"
 
@@ -95,6 +96,7 @@ def _renamed(computation: Computation, owner: Mapping[str, str]) -> Computation:
 
 
 def _wrong_shape(module: Module) -> str:
+    """Describe a shape that no memory can hold; empty if there is none."""
     seen: set[int] = set()
     for item in module.walk():
         if id(item.shape) not in seen:
@@ -125,6 +127,7 @@ _LEAST_OPERANDS = {
 
 
 def _wrong_operands(module: Module) -> str:
+    """Describe an instruction with too few operands; empty if there is none."""
     for item in module.walk():
         if len(item.operands) < _LEAST_OPERANDS.get(item.opcode, 0):
             return f"{item.name} ({item.opcode}) lacks operands"
@@ -139,6 +142,9 @@ def _wrong_operands(module: Module) -> str:
 
 
 def _wrong_calls(module: Module) -> str:
+    """Describe a call that cannot be followed: of itself, too deep or too often; empty if there is
+    none.
+    """
     calls = {name: _calls(item) for name, item in module.computations.items()}
     graph = {name: [called for _, called in found] for name, found in calls.items()}
     try:

@@ -51,6 +51,7 @@ def _read(path: AnyPath) -> bytes:
 
 
 def _module(data: bytes, path: AnyPath) -> Module:
+    """Read a module from a dump in text or binary form, by the name of the file."""
     if not data:
         raise UserError(
             "empty file", where=path, remedy="dump it again with --xla_dump_to"
@@ -147,11 +148,13 @@ def _files(folder: AnyPath) -> Iterable[AnyPath]:
 
 
 def _numbered(path: AnyPath) -> tuple[str, list[tuple[int, str]]]:
+    """Return a key that orders the numbers in the names of files by value."""
     parts = re.split(r"(\d+)", path.name)
     return str(path.parent), [_sort_key(part) for part in parts]
 
 
 def _sort_key(part: str) -> tuple[int, str]:
+    """Return a key that orders numbers by value, and texts before them."""
     return (int(part), "") if part.isdigit() else (-1, part)
 
 

@@ -54,6 +54,7 @@ def groups_of(item: hlo_pb2.HloInstructionProto) -> Groups:
 
 
 def _stated_groups(item: hlo_pb2.HloInstructionProto) -> Groups:
+    """Return the device groups of a collective, in whichever of the four fields they are."""
     if item.HasField("mesh_axes_replica_group_list"):
         stated = item.mesh_axes_replica_group_list
         sizes, ids = _mesh(stated.mesh)
@@ -100,6 +101,7 @@ def _shards_of(sharding: hlo_pb2.OpSharding) -> Shards:
 
 
 def _named_shards(sharding: hlo_pb2.NamedShardingProto) -> Shards:
+    """Return the shards of a sharding that names axes of a mesh; empty if results are not reduced."""
     used: list[tuple[int, SubAxis | None]] = []
     for dimension in sharding.dim_shardings:
         used += _axes(dimension.axes)
@@ -110,6 +112,7 @@ def _named_shards(sharding: hlo_pb2.NamedShardingProto) -> Shards:
 
 
 def _tiled_shards(sharding: hlo_pb2.OpSharding) -> Shards:
+    """Return the shards of a sharding in tiles; empty for other kinds."""
     kinds = hlo_pb2.OpSharding
     sizes = sharding.tile_assignment_dimensions
     if sharding.type == kinds.REPLICATED:
@@ -128,6 +131,7 @@ def _tiled_shards(sharding: hlo_pb2.OpSharding) -> Shards:
 
 
 def _iota(proto: hlo_pb2.IotaReplicaGroupListProto) -> Groups:
+    """Return the groups of an iota list."""
     return iota_groups(
         proto.num_replica_groups,
         proto.num_devices_per_group,
@@ -244,6 +248,7 @@ def _frames(index: hlo_pb2.StackFrameIndexProto) -> Frames:
 
 
 def _latency_ns(item: hlo_pb2.HloInstructionProto) -> int | None:
+    """Return the latency that the program states for an instruction; None without one."""
     text = item.frontend_attributes.map.get("latency_metadata", "")
     return int(text) if text.isascii() and text.isdigit() and len(text) < 19 else None
 
@@ -301,6 +306,7 @@ def _precision(config: hlo_pb2.PrecisionConfig) -> str:
 
 
 def _windows(window: hlo_pb2.Window) -> tuple[tuple[int, int], ...]:
+    """Return size and stride of a window in each dimension."""
     return tuple([(one.size, one.stride) for one in window.dimensions])
 
 
@@ -356,9 +362,11 @@ class _Builder:
         self.frames = _frames(proto.stack_frame_index)
 
     def computations(self) -> dict[str, Computation]:
+        """Return all computations by name."""
         return {item.name: self.computation(item) for item in self.proto.computations}
 
     def computation(self, proto: hlo_pb2.HloComputationProto) -> Computation:
+        """Return a computation, its instructions in the order of the schedule if there is one."""
         ids = {item.id: item.name for item in proto.instructions}
         built = {
             item.id: self.instruction(item, proto.name, ids)
@@ -543,6 +551,7 @@ _Peak = tuple[list[Buffer], str, tuple[int, ...]]  # the result of `_peak`
 
 
 def _held_bytes(peak: _Peak) -> int:
+    """Return the bytes of the buffers at a peak."""
     return sum(buffer.size_bytes for buffer in peak[0])
 
 

@@ -51,6 +51,7 @@ def iota_ids(reshape: Sequence[int], transpose: Sequence[int]) -> list[int]:
 
 
 def _sums(starts: Sequence[int], steps: Sequence[int]) -> list[int]:
+    """Return the sum of each start with each step, the steps of a start together."""
     found: list[int] = []
     for start in starts:
         found += [start + step for step in steps]
@@ -126,6 +127,7 @@ def _parts(size: int, subs: Sequence[SubAxis]) -> list[SubAxis]:
 
 
 def _rows(ids: Sequence[int], width: int) -> Groups:
+    """Cut devices into groups of equal width."""
     return tuple(
         tuple(ids[start : start + width]) for start in range(0, len(ids), width)
     )
@@ -182,6 +184,9 @@ def groups_from_text(text: str) -> Groups:
 
 
 def _mesh_ids(text: str | None) -> Sequence[int]:
+    """Return the devices of a mesh in its order, from a list or an iota; empty if the text has
+    none.
+    """
     iota = None if text is None else _IOTA.fullmatch(text)
     if iota is None:
         return integers(text)

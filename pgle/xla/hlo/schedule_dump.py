@@ -219,6 +219,7 @@ def read_schedule_dump(path: AnyPath) -> LhsSchedule:
 
 
 def _parse_text(data: bytes, path: AnyPath) -> _Proto:
+    """Parse a schedule dump in text form, without the parts that pgle does not read."""
     proto = (
         schedule_pb2.EntryScheduleProto()
         if _ENTRY_TEXT.match(data)
@@ -239,6 +240,7 @@ def _parse_text(data: bytes, path: AnyPath) -> _Proto:
 
 
 def _parse_binary(data: bytes, path: AnyPath) -> _Proto:
+    """Parse a schedule dump in binary form."""
     kind = (
         schedule_pb2.ScheduleProto
         if _MODULE_FIRST.match(data)
@@ -254,6 +256,7 @@ def _parse_binary(data: bytes, path: AnyPath) -> _Proto:
 
 
 def _schedule(proto: _Proto, source: str) -> LhsSchedule:
+    """Return the schedules of a dump, with names in place of ids."""
     module = module_from_proto(proto.hlo_module, source)
     names: dict[int, str] = {}
     computation_names: dict[int, str] = {}

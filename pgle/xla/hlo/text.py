@@ -66,6 +66,7 @@ def unescape(text: str) -> str:
         return text
 
     def plain(match: re.Match[bytes]) -> bytes:
+        """Return the bytes that an escape stands for."""
         octal, hexadecimal, letter = match.groups()
         if letter:
             return bytes([_LETTERS.get(letter[0], letter[0])])
@@ -104,6 +105,7 @@ def shape_of(text: str) -> Shape:
 
 
 def _array(match: re.Match[str]) -> Shape:
+    """Return the shape of an array or a token."""
     dtype, dimensions, layout = match.groups()
     if dtype is None:
         return Shape("token")
@@ -146,6 +148,7 @@ def _constant(text: str) -> int | None:
 
 
 def _number(value: str) -> int | None:
+    """Return a number; None for anything else."""
     return int(value) if value.isdigit() else None
 
 
@@ -273,6 +276,7 @@ def _fed(parser: _Parser, line: str, data: bytes) -> bool:
 
 
 def _not_hlo(line: str, data: bytes) -> UserError:
+    """Return the error for a line that is no HLO."""
     return UserError(f"not HLO text: '{line.strip()[:60]}'", remedy=_remedy(data))
 
 
@@ -295,12 +299,14 @@ def check_begin(data: bytes, source: str) -> None:
 
 
 def _remedy(data: bytes) -> str:
+    """Return what to do about a text that is no HLO."""
     if b"\0" in data[:4096]:
         return "it looks like a protocol buffer: name it .hlo.pb"
     return "pass an after_optimizations .txt or .hlo.pb of --xla_dump_to"
 
 
 def _module_name(header: str) -> str:
+    """Return the name of the module in its first line."""
     return header.removeprefix("HloModule ").split(",")[0].strip().lstrip("%")
 
 
@@ -371,6 +377,7 @@ class _Parser:
             self.files[match[1]] = unescape(match[2])
 
     def _close(self) -> None:
+        """End the computation being read, and check that its names exist."""
         items = tuple(self.items.values())
         if not items:
             raise UserError(f"computation {self.name} has no instruction")
@@ -553,6 +560,7 @@ class _Parser:
         return tuple([self.shards.get((self.entry, at), ()) for at in range(count)])
 
     def module(self, program_id: int | None) -> Module:
+        """Return the module after its last line."""
         if not self.entry and self.computations:
             self.entry = self._last()
         if (

@@ -98,6 +98,7 @@ def printed(text: str) -> Iterator[str]:
 
 
 def _tokens(text: str) -> list[str]:
+    """Return the tokens of a text, without blanks and comments."""
     found: list[str] = []
     at = 0
     while at < len(text):
@@ -398,10 +399,12 @@ def _joined(parts: Sequence[str]) -> str:
 
 
 def _is_word(character: str) -> bool:
+    """Whether a character belongs to a word; False for an empty text."""
     return bool(character) and (character.isalnum() or character in "\"'_%-.?")
 
 
 def _double_quoted(part: str) -> str:
+    """Return a string in single quotes with double quotes."""
     inside = part[1:-1].replace('"', '\\"')
     return f'"{inside}"'
 

@@ -80,13 +80,13 @@ class _Reader:
     def parts(self, loop: Instruction) -> tuple[Computation | None, Computation | None]:
         """Return the body and the condition of a loop; None for a missing one."""
         body = condition = None
-        for name in loop.called if loop.opcode == "while" else ():
+        if loop.opcode != "while":
+            return None, None
+        for name in loop.called:
             computation = self.module.computations.get(name)
-            root = (
-                None
-                if computation is None
-                else self.find(computation, computation.root)
-            )
+            if computation is None:
+                continue
+            root = self.find(computation, computation.root)
             if root is None:
                 continue
             if root.shape.dtype == "pred" and not root.shape.dimensions:
@@ -99,9 +99,8 @@ class _Reader:
         self, loop: Instruction, body: Computation, condition: Computation
     ) -> int | None:
         """Return the number of iterations until the condition first fails; None if unknown."""
-        return self.holds(
-            loop, body, condition, condition.root, self.during(loop, body)
-        )
+        parameters = self.during(loop, body)
+        return self.holds(loop, body, condition, condition.root, parameters)
 
     def holds(
         self,
@@ -120,36 +119,35 @@ class _Reader:
         if item is None:
             return None
         if item.opcode == "compare" and len(item.operands) == 2:
-            direction = _INVERSE.get(item.direction, "") if inverted else item.direction
-            left, right = (
-                self.value(condition, each, (), parameters) for each in item.operands
-            )
+            direction = item.direction
+            if inverted:
+                direction = _INVERSE.get(direction, "")
+            one, other = item.operands
+            left = self.value(condition, one, (), parameters)
+            right = self.value(condition, other, (), parameters)
             return self.compared(loop, body, direction, left, right)
-        if item.opcode == "not" and item.operands:
-            return self.holds(
-                loop,
-                body,
-                condition,
-                item.operands[0],
-                parameters,
-                inverted=not inverted,
-            )
         if item.opcode == "and" and not inverted:
-            parts = [
-                self.holds(loop, body, condition, each, parameters)
-                for each in item.operands
-            ]
-            known = [part for part in parts if part is not None]
-            return min(known) if len(known) == len(parts) else None
-        if item.opcode in _SAME and item.operands:
-            return self.holds(
-                loop, body, condition, item.operands[0], parameters, inverted=inverted
-            )
+            trips = []
+            for each in item.operands:
+                count = self.holds(loop, body, condition, each, parameters)
+                if count is None:
+                    return None
+                trips.append(count)
+            return min(trips, default=None)
+        where = condition
+        given = parameters
         inside = self.called(item)
-        if inside is None:
+        if item.operands and (item.opcode == "not" or item.opcode in _SAME):
+            name = item.operands[0]
+        elif inside is not None:
+            where = inside
+            name = inside.root
+            given = self.arguments(condition, item, parameters)
+        else:
             return None
-        given = self.arguments(condition, item, parameters)
-        return self.holds(loop, body, inside, inside.root, given, inverted=inverted)
+        if item.opcode == "not":
+            inverted = not inverted
+        return self.holds(loop, body, where, name, given, inverted=inverted)
 
     def compared(
         self,
@@ -174,11 +172,10 @@ class _Reader:
         first = left.offset + left.factor * start.offset
         by = left.factor * step
         trips = _trips(direction, first, by, right.offset)
-        if trips is None or not self.fits(
-            loop, left.variable, start.offset + step * trips
-        ):
+        if trips is None:
             return None
-        return trips
+        last = start.offset + step * trips
+        return trips if self.fits(loop, left.variable, last) else None
 
     def fits(self, loop: Instruction, place: int, last: int) -> bool:
         """Whether the variable's type can hold its last value, so it does not wrap around."""
@@ -189,7 +186,10 @@ class _Reader:
         bits = BITS.get(dtype, 0)
         if dtype.startswith("u"):
             return 0 <= last < 1 << bits
-        return dtype.startswith("s") and -(1 << bits - 1) <= last < 1 << bits - 1
+        if not dtype.startswith("s"):
+            return False
+        beyond = 1 << bits - 1
+        return -beyond <= last < beyond
 
     def during(self, loop: Instruction, body: Computation) -> _Parameters:
         """Return a loop's variables while it runs. A variable that no iteration changes keeps its
@@ -222,10 +222,11 @@ class _Reader:
         computation = self.module.computations[loop.computation]
         if not loop.operands:
             return None
-        found = self.value(
-            computation, loop.operands[0], (place,), self.around(loop.computation)
-        )
-        return found if found is not None and found.factor == 0 else None
+        around = self.around(loop.computation)
+        found = self.value(computation, loop.operands[0], (place,), around)
+        if found is None or found.factor != 0:
+            return None
+        return found
 
     def around(self, computation: str) -> _Parameters:
         """Return the parameters of a computation, from the arguments of its only caller."""
@@ -237,20 +238,14 @@ class _Reader:
             (caller,) = callers
             if caller.opcode == "while":
                 body, _ = self.parts(caller)
-                kept = (
-                    body is not None
-                    and len(place) == 1
-                    and self.is_kept(body, place[0])
-                )
-                return self.before(caller, place[0]) if kept else None
+                if body is None or len(place) != 1 or not self.is_kept(body, place[0]):
+                    return None
+                return self.before(caller, place[0])
             if caller.opcode not in ("call", "fusion", "async-start"):
                 return None
-            if number >= len(caller.operands):
-                return None
             outer = self.module.computations[caller.computation]
-            return self.value(
-                outer, caller.operands[number], place, self.around(caller.computation)
-            )
+            outside = self.around(caller.computation)
+            return self.arguments(outer, caller, outside)(number, place)
 
         return given
 
@@ -274,11 +269,11 @@ class _Reader:
 
     def find(self, computation: Computation, name: str) -> Instruction | None:
         """Return an instruction of a computation; None if it does not exist."""
-        if computation.name not in self.items:
-            self.items[computation.name] = {
-                item.name: item for item in computation.instructions
-            }
-        return self.items[computation.name].get(name)
+        items = self.items.get(computation.name)
+        if items is None:
+            items = {item.name: item for item in computation.instructions}
+            self.items[computation.name] = items
+        return items.get(name)
 
     def value(
         self,
@@ -300,36 +295,43 @@ class _Reader:
             return parameters(item.parameter_number, place)
         if item.opcode == "constant" and not place:
             return None if item.constant is None else _Linear(item.constant)
-        if (
-            item.opcode == "get-tuple-element"
-            and item.tuple_index is not None
-            and item.operands
-        ):
-            return self.value(
-                computation, item.operands[0], (item.tuple_index, *place), parameters
-            )
-        if item.opcode == "tuple" and place and place[0] < len(item.operands):
-            return self.value(
-                computation, item.operands[place[0]], place[1:], parameters
-            )
-        if item.opcode in _SAME and item.operands:
-            inside = place[1:] if item.opcode == "copy-start" else place
-            return self.value(computation, item.operands[0], inside, parameters)
+        source = self.source(item, place)
+        if source is not None:
+            operand, place = source
+            return self.value(computation, operand, place, parameters)
         if item.opcode == "while" and len(place) == 1:
-            body, _ = self.parts(item)
-            if body is None or not item.operands or not self.is_kept(body, place[0]):
-                return None
-            return self.value(computation, item.operands[0], place, parameters)
-        inside_of = self.called(item)
-        if inside_of is not None:
+            return None  # an iteration changes it
+        inside = self.called(item)
+        if inside is not None:
             given = self.arguments(computation, item, parameters)
-            return self.value(inside_of, inside_of.root, place, given)
+            return self.value(inside, inside.root, place, given)
         if place:
             return None
         values = [
             self.value(computation, each, (), parameters) for each in item.operands
         ]
         return _computed(item.opcode, values)
+
+    def source(
+        self, item: Instruction, place: tuple[int, ...]
+    ) -> tuple[str, tuple[int, ...]] | None:
+        """Return the operand that an instruction passes on at a place of its result, and the place
+        there. None if it passes none on.
+        """
+        if not item.operands:
+            return None
+        first = item.operands[0]
+        if item.opcode == "get-tuple-element" and item.tuple_index is not None:
+            return first, (item.tuple_index, *place)
+        if item.opcode == "tuple" and place and place[0] < len(item.operands):
+            return item.operands[place[0]], place[1:]
+        if item.opcode in _SAME:
+            return first, place[1:] if item.opcode == "copy-start" else place
+        if item.opcode == "while" and len(place) == 1:
+            body, _ = self.parts(item)
+            if body is not None and self.is_kept(body, place[0]):
+                return first, place
+        return None
 
 
 def _variables(number: int, place: tuple[int, ...]) -> _Value:
@@ -344,12 +346,12 @@ def _computed(opcode: str, values: list[_Value]) -> _Value:
         return None
     first, *rest = known
     if opcode == "negate":
-        return _Linear(-first.offset, -first.factor, first.variable)
+        return _negated(first)
     if len(rest) != 1:
         return None
     (second,) = rest
     if opcode == "subtract":
-        return _sum(first, _Linear(-second.offset, -second.factor, second.variable))
+        return _sum(first, _negated(second))
     if opcode == "add":
         return _sum(first, second)
     if opcode == "multiply":
@@ -358,25 +360,35 @@ def _computed(opcode: str, values: list[_Value]) -> _Value:
         return None
     if opcode == "maximum":
         return _Linear(max(first.offset, second.offset))
-    return _Linear(min(first.offset, second.offset)) if opcode == "minimum" else None
+    if opcode == "minimum":
+        return _Linear(min(first.offset, second.offset))
+    return None
+
+
+def _negated(value: _Linear) -> _Linear:
+    """Return an integer with the other sign."""
+    return _Linear(-value.offset, -value.factor, value.variable)
 
 
 def _sum(first: _Linear, second: _Linear) -> _Value:
-    factor, offset = first.factor + second.factor, first.offset + second.offset
+    """Return the sum of two integers; None if it has two variables."""
     if first.factor and second.factor and first.variable != second.variable:
         return None
+    factor = first.factor + second.factor
+    offset = first.offset + second.offset
     if factor == 0:
         return _Linear(offset)
     return _Linear(offset, factor, max(first.variable, second.variable))
 
 
 def _product(first: _Linear, second: _Linear) -> _Value:
+    """Return the product of two integers; None if both have a variable."""
     if first.factor and second.factor:
         return None
     constant, other = (second, first) if first.factor else (first, second)
-    if constant.offset == 0:
-        return _Linear(0)
     times = constant.offset
+    if times == 0:
+        return _Linear(0)
     return _Linear(other.offset * times, other.factor * times, other.variable)
 
 
