@@ -265,9 +265,8 @@ class Account:
     opportunities: tuple[Opportunity, ...]  # the largest expected saving first
     timed: TimedSteps | None = None  # None if its run directory compares no steps
     unread: UnreadWork | None = None  # None if pgle read the program's HLO
-    contention: ContentionLoss | None = (
-        None  # None if no kernel runs during a collective
-    )
+    # None if no kernel runs during a collective
+    contention: ContentionLoss | None = None
     combinations: tuple[Combination, ...] = ()  # that `advise` compiled
 
     def with_trials(self, shown: Shown) -> Account:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from math import sqrt
+
 import numpy as np
 
 from pgle.trace.columns import Floats
@@ -12,8 +14,8 @@ BY_CHANCE = 2.576  # standard deviations of a sign test: 1 %, two-sided
 def common_ratio(before: Floats, after: Floats) -> float:
     """The factor by which all instructions take longer; 1 if their changes differ from each other.
 
-    It is the median of their ratios, weighted by time. It must explain more of the changes than it
-    leaves. And more instructions must get longer (or shorter) than by chance (sign test at 1 %).
+    The factor must explain more of the changes than it leaves. And more instructions must get
+    longer (or shorter) than by chance.
 
     Args:
         before: float64[n], times of n instructions. Those with a time of 0 are left out.
@@ -23,14 +25,31 @@ def common_ratio(before: Floats, after: Floats) -> float:
     if not both.any():
         return 1.0
     before, after = before[both], after[both]
+    ratio = _median_ratio(before, after)
+    changed = np.abs(after - before).sum()
+    left = np.abs(after - ratio * before).sum()
+    if left > changed / 2:
+        return 1.0
+    is_longer = after > before
+    alike = is_longer if ratio > 1 else ~is_longer
+    return ratio if exceeds_chance(int(alike.sum()), len(alike)) else 1.0
+
+
+def _median_ratio(before: Floats, after: Floats) -> float:
+    """The median of ``after / before``, weighted by the time before."""
     ratios = after / before
     order = np.argsort(ratios, kind="stable")
     reached = np.cumsum(before[order])
-    ratio = float(ratios[order][np.searchsorted(reached, reached[-1] / 2)])
-    left = float(np.abs(after - ratio * before).sum())
-    if left > float(np.abs(after - before).sum()) / 2:
-        return 1.0
-    longer = int((after > before).sum())
-    deviation = np.sqrt(len(before)) / 2
-    alike = longer if ratio > 1 else len(before) - longer
-    return ratio if alike - len(before) / 2 > BY_CHANCE * deviation else 1.0
+    middle = np.searchsorted(reached, reached[-1] / 2)
+    return float(ratios[order][middle])
+
+
+def exceeds_chance(count: int, total: int) -> bool:
+    """Whether more than half of all signs are alike, beyond chance (sign test at 1 %).
+
+    Args:
+        count: number of signs that are alike.
+        total: number of all signs.
+    """
+    deviation = sqrt(total) / 2
+    return count - total / 2 > BY_CHANCE * deviation

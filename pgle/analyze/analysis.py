@@ -58,9 +58,8 @@ from pgle.xla.targets import Hardware
 _STREAMS = {CostKind.COLLECTIVE: Stream.COMMUNICATION, CostKind.COPY: Stream.COPY}
 
 
-LEAST_MAIN = (
-    0.5  # share of the compute in its windows; with less, the main module is not a step
-)
+# share of the compute in its windows; with less, the main module is not a step
+LEAST_MAIN = 0.5
 # with fewer other modules, they alternate with the main one, and all together are the step
 FEW_MODULES = 2
 

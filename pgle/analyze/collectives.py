@@ -34,7 +34,15 @@ from pgle.schedule.bounds import shortest_step_us
 from pgle.schedule.placements import Placement, placements
 from pgle.schedule.predict import Prediction, predict
 from pgle.schedule.simulate import Breakdown, Stream
-from pgle.trace.columns import Floats, distinct, heads, occurrences, usual_values
+from pgle.trace.columns import (
+    Floats,
+    Ints,
+    distinct,
+    heads,
+    occurrences,
+    run_lengths,
+    usual_values,
+)
 from pgle.trace.intervals import covered, union
 from pgle.trace.table import Trace
 from pgle.xla.collective_kinds import KINDS
@@ -84,9 +92,8 @@ class Overlap:
     predicted: Prediction  # a step of the module with its measured costs
     # lower bound over all schedules of the same instructions; waits of the measured step stay
     shortest_us: float
-    profile: ProfileErrors | None = (
-        None  # errors of the scheduler's profile; None if no profile is given
-    )
+    # errors of the scheduler's profile; None if no profile is given
+    profile: ProfileErrors | None = None
 
 
 def find_overlap(
@@ -136,10 +143,10 @@ def find_overlap(
         breakdown,
         slower=min(predicted.contention.likely),
     )
+    exposed_us = sum(item.transfer_exposed_us for item in judged.values())
     overlap = Overlap(
         hideable_us=hideable_us,
-        stuck_us=sum(item.transfer_exposed_us for item in judged.values())
-        - hideable_us,
+        stuck_us=exposed_us - hideable_us,
         predicted=predicted,
         shortest_us=shortest_us,
         profile=None if used is None else _profile_errors(module, costs, used),
@@ -214,9 +221,8 @@ class MeasuredCollective:
     link: LinkUse | None = None  # None without HLO or hardware
     instruction: Instruction | None = None  # of the final module; None without HLO
     trace_name: str = ""  # its name in the trace
-    hideable_us: float | None = (
-        None  # exposed transfer that independent compute could hide; None if not judged
-    )
+    # exposed transfer that independent compute could hide; None if not judged
+    hideable_us: float | None = None
     why: str = ""  # why it is exposed, in words; empty if not judged
     is_stuck: bool = False  # no compute in its computation is independent of it
 
@@ -233,11 +239,9 @@ class MeasuredCollective:
     @property
     def bus_gb_s(self) -> float | None:
         """Bus bandwidth in GB/s as nccl-tests define it; None if bytes or time are unknown."""
-        return (
-            None
-            if self.link is None or self.time_us <= 0
-            else self.link.moved_bytes / self.time_us / 1e3
-        )
+        if self.link is None or self.time_us <= 0:
+            return None
+        return self.link.moved_bytes / self.time_us / 1e3
 
 
 @dataclass(frozen=True)
@@ -296,45 +300,34 @@ def find_arrivals(
         return Arrivals(tuple(done), LateRanks())
     links = find_slow_links(launches, windows, naming, module)
     span = launches.length_ns
-    if (
-        links is not None
-    ):  # on slow links, the length of a collective hides its wait; its start shows it
+    if links is not None:
+        # on slow links, the length of a collective hides its wait; its start shows it
         span = np.where(links.changed, links.waited_ns, span)
-    place, row, execution = launches.window, launches.row, launches.execution
+    place, execution = launches.window, launches.execution
     columns = (launches.occurrence, launches.group, launches.name, execution)
     order = np.lexsort((span, *columns))
     first = heads(*(column[order] for column in columns))
-    sizes = np.diff(np.append(first, len(order)))
+    sizes = run_lengths(first, len(order))
+    last = order[first]  # the rank with the least time comes first
     wait = np.empty(len(order))
-    wait[order] = span[order] - np.repeat(span[order][first], sizes)
+    wait[order] = span[order] - np.repeat(span[last], sizes)
     exposed = np.empty(len(order))
     for number, window in enumerate(windows):
         here = np.flatnonzero(place == number)
-        end = window.end[row[here]]
-        done[number][row[here]] = end - wait[here]
-        exposed[here] = wait[here] - covered(
-            window.busy(Stream.COMPUTE), end - wait[here], end
-        )
+        rows = launches.row[here]
+        wait_ns = wait[here]
+        end = window.end[rows]
+        arrived = end - wait_ns
+        done[number][rows] = arrived
+        compute = window.busy(Stream.COMPUTE)
+        exposed[here] = wait_ns - covered(compute, arrived, end)
     numbers = distinct(execution)
-    last = order[first]  # the rank with the least time comes first
-    by_exposed = order[
-        np.lexsort((exposed[order], np.repeat(np.arange(len(first)), sizes)))
-    ]
-    low = np.where(
-        sizes == 2, 1, (sizes - 1) // 2
-    )  # if there are two ranks, the wait of the other one
-    middle = (
-        exposed[by_exposed[first + low]] + exposed[by_exposed[first + sizes // 2]]
-    ) / 2
+    step = np.searchsorted(numbers, execution)
     waited = np.zeros((len(numbers), len(windows)))
-    np.add.at(
-        waited,
-        (np.searchsorted(numbers, execution[last]), place[last]),
-        np.where(sizes > 1, middle, 0.0),
-    )
+    median_ns = _median_waits(exposed[order], first, sizes)
+    np.add.at(waited, (step[last], place[last]), median_ns)
     if links is not None:
         slowed = np.zeros(waited.shape)
-        step = np.searchsorted(numbers, execution)
         np.add.at(slowed, (step, place), links.exposed_ns)
         waited = _not_slowed(waited, slowed)
     return Arrivals(
@@ -342,6 +335,21 @@ def find_arrivals(
         ranks=late_ranks(waited, [window.device for window in windows]),
         slow_links=() if links is None else links.links,
     )
+
+
+def _median_waits(exposed: Floats, first: Ints, sizes: Ints) -> Floats:
+    """float64[k], the median over ranks of their exposed wait, for each of k collectives. If there
+    are two ranks, it is the wait of the other one; if there is one, 0.
+
+    Args:
+        exposed: float64[launches], in runs of one collective each.
+        first, sizes: int64[k], first launch and length of each run.
+    """
+    collective = np.repeat(np.arange(len(first)), sizes)
+    ordered = exposed[np.lexsort((exposed, collective))]
+    low = ordered[first + np.where(sizes == 2, 1, (sizes - 1) // 2)]
+    high = ordered[first + sizes // 2]
+    return np.where(sizes > 1, (low + high) / 2, 0.0)
 
 
 def _launches(
@@ -512,11 +520,8 @@ def _own_rows(
 ) -> tuple[npt.NDArray[np.intp], npt.NDArray[np.int32]]:
     """The window's rows that are collectives of the main module, with indices of their names."""
     name = naming.target[window.trace.instruction[window.rows]]
-    rows = np.flatnonzero(
-        (window.stream == Stream.COMMUNICATION)
-        & (name >= 0)
-        & naming.communicates[name]
-    )
+    is_collective = (name >= 0) & naming.communicates[name]
+    rows = np.flatnonzero(is_collective & (window.stream == Stream.COMMUNICATION))
     return rows, name[rows]
 
 
@@ -543,9 +548,9 @@ def _link(
     factor = KINDS[kind].rounds * (group.size - 1) / group.size if ring else 1.0
     peak = bus_bandwidth_gb_s(group, hardware)
     return LinkUse(
-        group.size,
-        size,
-        size * factor,
-        peak,
-        collective_us(module, kind, inner, hardware),
+        group=group.size,
+        payload_bytes=size,
+        moved_bytes=size * factor,
+        peak_gb_s=peak,
+        estimate_us=collective_us(module, kind, inner, hardware),
     )

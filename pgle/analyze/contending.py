@@ -14,11 +14,20 @@ from itertools import chain
 
 import numpy as np
 
-from pgle.analyze.alike import BY_CHANCE
+from pgle.analyze.alike import exceeds_chance
 from pgle.analyze.other_work import OtherKind
 from pgle.analyze.window import DeviceWindow
 from pgle.schedule.simulate import Stream
-from pgle.trace.columns import Codes, Flags, Floats, Ints, distinct, heads, occurrences
+from pgle.trace.columns import (
+    Codes,
+    Flags,
+    Floats,
+    Ints,
+    distinct,
+    heads,
+    occurrences,
+    run_lengths,
+)
 from pgle.trace.intervals import EMPTY, Intervals, covered, union
 from pgle.trace.table import ActivityKind, Trace
 
@@ -51,29 +60,16 @@ def find_contention(
     if not any(copies):
         return ()
     launches = _launches(trace, windows, main, done)
-    every = [_together(list(of.values())) for of in copies]
-    is_clean = launches.overlap(every) == 0
+    all_copies = [_together(list(of.values())) for of in copies]
+    is_clean = launches.overlap(all_copies) == 0
     usual = launches.usual(is_clean)
     steps = sum(window.steps for window in windows)
     found = []
     for name in dict.fromkeys(chain.from_iterable(copies)):
-        mine = [of.get(name, EMPTY) for of in copies]
-        here = np.flatnonzero((launches.overlap(mine) > 0) & np.isfinite(usual))
-        more = launches.length[here] - usual[here]
-        if not _is_slower(more):
-            continue
-        slowed_ns = float((more * launches.exposed[here]).sum())
-        copied_ns = sum(times.length for times in mine)
-        executions = distinct(launches.execution[here]).tolist()
-        one = Contention(
-            name=name,
-            us=slowed_ns / steps / 1e3,
-            copied_us=copied_ns / steps / 1e3,
-            ratio=1 + float(more.sum() / usual[here].sum()),
-            launches=len(here),
-            executions=tuple(executions),
-        )
-        found.append(one)
+        times = [of.get(name, EMPTY) for of in copies]
+        one = _effect(name, times, launches, usual, steps=steps)
+        if one is not None:
+            found.append(one)
     return tuple(sorted(found, key=lambda item: -item.us))
 
 
@@ -86,31 +82,64 @@ def _together(times: Sequence[Intervals]) -> Intervals:
     return union(start, end)
 
 
-def _is_slower(more: Floats) -> bool:
-    """Whether launches are longer than usual, beyond chance (sign test at 1 %)."""
-    longer = np.count_nonzero(more > 0) - len(more) / 2
-    return longer > BY_CHANCE * np.sqrt(len(more)) / 2 and float(more.sum()) > 0
+def _effect(
+    name: str,
+    times: Sequence[Intervals],
+    launches: _Launches,
+    usual: Floats,
+    *,
+    steps: int,
+) -> Contention | None:
+    """The effect of copies of one name; None if launches are not longer with them, beyond chance.
+
+    Args:
+        times: for each window, when these copies run.
+        usual: `_Launches.usual`.
+        steps: number of steps in all windows.
+    """
+    is_known = np.isfinite(usual)
+    slowed = np.flatnonzero((launches.overlap(times) > 0) & is_known)
+    usual_ns = usual[slowed]
+    more_ns = launches.length[slowed] - usual_ns
+    longer = int(np.count_nonzero(more_ns > 0))
+    if not exceeds_chance(longer, len(more_ns)) or more_ns.sum() <= 0:
+        return None
+    lost_ns = float((more_ns * launches.exposed[slowed]).sum())
+    copied_ns = sum(of_window.length for of_window in times)
+    executions = distinct(launches.execution[slowed]).tolist()
+    return Contention(
+        name=name,
+        us=lost_ns / steps / 1e3,
+        copied_us=copied_ns / steps / 1e3,
+        ratio=1 + float(more_ns.sum() / usual_ns.sum()),
+        launches=len(slowed),
+        executions=tuple(executions),
+    )
 
 
 def _copies(trace: Trace, window: DeviceWindow, main: int) -> dict[str, Intervals]:
     """When copies run on a device, by name of the copy."""
     found = {}
-    rows = window.rows
-    copies = np.flatnonzero(np.isin(trace.kind[rows], COPIES))
-    start, end = window.start[copies], window.end[copies]
-    module = trace.module[rows[copies]]
-    code = np.where(module == main, trace.instruction[rows[copies]], -1 - module)
+    copies = np.flatnonzero(np.isin(trace.kind[window.rows], COPIES))
+    rows = window.rows[copies]
+    start = window.start[copies]
+    end = window.end[copies]
+    module = trace.module[rows]
+    # an instruction of the main module, or -1 - (another module)
+    code = np.where(module == main, trace.instruction[rows], -1 - module)
     for number in distinct(code.astype(np.int64)).tolist():
         mine = code == number
-        is_own = number >= 0
-        name = trace.instructions[number] if is_own else trace.modules[-1 - number].name
+        if number >= 0:
+            name = trace.instructions[number]
+        else:
+            name = trace.modules[-1 - number].name
         found[name] = union(start[mine], end[mine])
     other = window.other
     is_copy = np.isin(other.kind, COPIES)
     if is_copy.any():
-        begin = other.start_ns[is_copy]
-        times = union(begin, begin + other.duration_ns[is_copy])
-        found[str(OtherKind.COPIES)] = times
+        begin_ns = other.start_ns[is_copy]
+        end_ns = begin_ns + other.duration_ns[is_copy]
+        found[str(OtherKind.COPIES)] = union(begin_ns, end_ns)
     return found
 
 
@@ -157,19 +186,21 @@ def _medians_of(key: Ints, values: Floats, use: Flags) -> Floats:
     Args:
         use: bool[k], which values are usable.
     """
-    rows = np.flatnonzero(use)
-    order = rows[np.lexsort((values[rows], key[rows]))]
-    first = heads(key[order])
-    sizes = np.diff(np.append(first, len(order)))
-    middle = (
-        values[order][first + (sizes - 1) // 2] + values[order][first + sizes // 2]
-    ) / 2
-    known = key[order][first]
-    at = np.minimum(np.searchsorted(known, key), max(len(known) - 1, 0))
     found = np.full(len(key), np.nan)
-    if len(known):
-        here = known[at] == key
-        found[here] = middle[at[here]]
+    rows = np.flatnonzero(use)
+    if not len(rows):
+        return found
+    rows = rows[np.lexsort((values[rows], key[rows]))]
+    ordered = values[rows]
+    first = heads(key[rows])
+    sizes = run_lengths(first, len(rows))
+    low = ordered[first + (sizes - 1) // 2]
+    high = ordered[first + sizes // 2]
+    medians = (low + high) / 2
+    known = key[rows][first]
+    at = np.minimum(np.searchsorted(known, key), len(known) - 1)
+    is_known = known[at] == key
+    found[is_known] = medians[at[is_known]]
     return found
 
 
@@ -178,9 +209,10 @@ def _launches(
 ) -> _Launches:
     parts: list[tuple[Codes | Floats, ...]] = []
     for number, (window, until) in enumerate(zip(windows, done, strict=True)):
+        is_own = trace.module[window.rows] == main
         is_copy = np.isin(trace.kind[window.rows], COPIES)
-        ours = (trace.module[window.rows] == main) & ~is_copy
-        here = np.flatnonzero(ours & (trace.execution[window.rows] >= 0))
+        is_in_step = trace.execution[window.rows] >= 0
+        here = np.flatnonzero(is_own & ~is_copy & is_in_step)
         rows = window.rows[here]
         execution = trace.execution[rows].astype(np.int64)
         instruction = trace.instruction[rows].astype(np.int64)

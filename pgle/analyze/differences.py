@@ -15,7 +15,7 @@ from __future__ import annotations
 import re
 from collections import defaultdict, deque
 from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from itertools import product
 
@@ -23,6 +23,7 @@ import numpy as np
 
 from pgle.analyze.alike import common_ratio
 from pgle.analyze.analysis import MeasuredStep
+from pgle.analyze.layers import MeasuredInstruction
 from pgle.analyze.window import RowGroup, StepTime, times_with_pauses
 from pgle.costs.measure.alignment import MatchedBy, match
 from pgle.errors import as_change
@@ -145,9 +146,8 @@ class _Item:
     shape: str = ""
     made: Instruction | None = None  # of the final module; None without HLO
     kernels: float = 0.0  # in a step
-    multiplied: str = (
-        ""  # type and unit in which it multiplied; empty if it multiplies nothing
-    )
+    # type and unit in which it multiplied; empty if it multiplies nothing
+    multiplied: str = ""
 
     @property
     def op_name(self) -> str:
@@ -169,15 +169,20 @@ def find_differences(before: MeasuredStep, after: MeasuredStep) -> Differences:
     # without the HLO of both, only names can be compared
     by_name = before.module is None or after.module is None
     pairs = _match(_items(before, by_name), _items(after, by_name))
+    both = [(one, two) for one, two in pairs if one is not None and two is not None]
+    renamed = sum(one.part.name != two.part.name for one, two in both)
     step_us = max(before.breakdown.step_us, 1e-9)
-    ratio = _all_compute(pairs)
-    changes = [
-        change
-        for pair in pairs
-        if (change := _change(*pair, step_us, ratio)) is not None
+    computed = [
+        (one.part.us, two.part.us) for one, two in both if _is_compute(one, two)
     ]
+    before_us, after_us = np.array(computed, np.float64).reshape(-1, 2).T
+    ratio = common_ratio(before_us, after_us)
+    changes = []
+    for one, two in pairs:
+        if (known := two or one) is not None:
+            changes.append(_change(known, one, two, step_us, ratio))
     if ratio != 1:
-        changes.append(_compute_row(pairs, ratio, step_us))
+        changes.append(_compute_row(before_us.tolist(), ratio, step_us))
     changes += _other_rows(before, after, step_us)
     explained_us = sum(change.delta_us for change in changes)
     rest_us = after.step_us - before.step_us - explained_us
@@ -186,8 +191,6 @@ def find_differences(before: MeasuredStep, after: MeasuredStep) -> Differences:
     shown.sort(key=lambda change: (-abs(change.delta_us), change.name))
     other_us = sum(change.delta_us for change in changes if abs(change.share) < NOISE)
     verdict, typical_us, noise_us, why = _verdict(before, after)
-    both = [(one, two) for one, two in pairs if one is not None and two is not None]
-    renamed = sum(one.part.name != two.part.name for one, two in both)
     return Differences(
         before=before.breakdown,
         after=after.breakdown,
@@ -208,47 +211,37 @@ def find_differences(before: MeasuredStep, after: MeasuredStep) -> Differences:
 def _verdict(
     before: MeasuredStep, after: MeasuredStep
 ) -> tuple[StepVerdict, float, float | None, str]:
-    """Whether typical steps differ by more than steps of one run (Welch's test at 5 %) and by more
-    than launches.
+    """Whether typical steps differ.
 
     Returns:
         The verdict, how much the typical step got longer (µs), how much it must differ (µs), and
         why the verdict is unknown.
     """
     delta_us = float(after.parts.typical_us.sum() - before.parts.typical_us.sum())
-    noise_us = before.breakdown.step_us * LAUNCHES_DIFFER
-    sides = [_typical_steps(side.parts.steps) for side in (before, after)]
-    if before.trace.simulated and after.trace.simulated:
-        noise_us = SAME * before.breakdown.step_us
-    elif _is_one_run(before, after):
-        return (
-            StepVerdict.CANNOT_TELL,
-            delta_us,
-            None,
-            "both sides are ranks of one run",
-        )
-    elif (fewest := min(map(len, sides))) < LEAST_STEPS:
-        return (
-            StepVerdict.CANNOT_TELL,
-            delta_us,
-            None,
-            f"a side has {fewest} steady steps; {LEAST_STEPS} are needed",
-        )
-    else:
-        noise_us = max(noise_us, _welch_us(*sides))
+    noise_us, why = _noise(before, after)
+    if noise_us is None:
+        return StepVerdict.CANNOT_TELL, delta_us, None, why
     if abs(delta_us) <= noise_us:
-        return (
-            StepVerdict.CANNOT_TELL,
-            delta_us,
-            noise_us,
-            "steps and launches of one program differ as much",
-        )
-    return (
-        StepVerdict.LONGER if delta_us > 0 else StepVerdict.SHORTER,
-        delta_us,
-        noise_us,
-        "",
-    )
+        why = "steps and launches of one program differ as much"
+        return StepVerdict.CANNOT_TELL, delta_us, noise_us, why
+    verdict = StepVerdict.LONGER if delta_us > 0 else StepVerdict.SHORTER
+    return verdict, delta_us, noise_us, ""
+
+
+def _noise(before: MeasuredStep, after: MeasuredStep) -> tuple[float | None, str]:
+    """How many microseconds typical steps may differ by chance, as steps of one run (Welch's test
+    at 5 %) and as launches of one program; None if unknown, and why.
+    """
+    step_us = before.breakdown.step_us
+    if before.trace.simulated and after.trace.simulated:
+        return SAME * step_us, ""
+    if _is_one_run(before, after):
+        return None, "both sides are ranks of one run"
+    sides = [_typical_steps(side.parts.steps) for side in (before, after)]
+    fewest = min(map(len, sides))
+    if fewest < LEAST_STEPS:
+        return None, f"a side has {fewest} steady steps; {LEAST_STEPS} are needed"
+    return max(step_us * LAUNCHES_DIFFER, _welch_us(*sides)), ""
 
 
 def _typical_steps(steps: Sequence[StepTime]) -> list[float]:
@@ -278,19 +271,18 @@ def _welch_us(before: Sequence[float], after: Sequence[float]) -> float:
 
 def _is_one_run(before: MeasuredStep, after: MeasuredStep) -> bool:
     """Whether the sides are different processes of one run: their collectives end together."""
-    processes = [
-        {
-            side.trace.devices[window.device].process.rpartition(":")[2]
-            for window in side.windows
-        }
-        for side in (before, after)
-    ]
     pairs = list(product(before.costs.ends, after.costs.ends))
-    if processes[0] & processes[1] or not pairs:
+    if _pids(before) & _pids(after) or not pairs:
         return False
     one, other = max(pairs, key=lambda pair: len(pair[0].shared(pair[1])))
     columns = one.shared(other)
     return match(one.of(columns), other.of(columns))[1] == MatchedBy.ENDS
+
+
+def _pids(step: MeasuredStep) -> set[str]:
+    """The numbers of the processes that ran a step."""
+    processes = (step.trace.devices[window.device].process for window in step.windows)
+    return {process.rpartition(":")[2] for process in processes}
 
 
 def _other_rows(
@@ -299,7 +291,8 @@ def _other_rows(
     """The rows that are not instructions of the main module."""
     idle = (RowGroup.LAUNCH, RowGroup.HOST, RowGroup.BETWEEN)
     for group in (RowGroup.WAIT, *idle, RowGroup.OTHER):
-        one, two = (sum(step.parts.of(group).values()) for step in (before, after))
+        one = sum(before.parts.of(group).values())
+        two = sum(after.parts.of(group).values())
         yield _row(str(group), _where(group, before, after), one, two, step_us)
     module = str(RowGroup.MODULE)
     ones = before.parts.of(RowGroup.MODULE)
@@ -307,13 +300,8 @@ def _other_rows(
     for name in {**ones, **twos}:
         yield _row(module, "", ones.get(name), twos.get(name), step_us, name=name)
     slow = [f"execution {item.execution}" for item in after.parts.steps if item.is_slow]
-    yield _row(
-        "slow steps",
-        ", ".join(slow[:5]),
-        before.parts.slow_us,
-        after.parts.slow_us,
-        step_us,
-    )
+    which = ", ".join(slow[:5])
+    yield _row("slow steps", which, before.parts.slow_us, after.parts.slow_us, step_us)
 
 
 def _where(group: RowGroup, before: MeasuredStep, after: MeasuredStep) -> str:
@@ -370,51 +358,65 @@ def _once(name: str, us: float) -> InstructionTime:
     return InstructionTime(name, us, us, 1.0)
 
 
-_Hlo = tuple[str, str, Instruction | None]  # opcode, shape of the result, instruction
-_WITHOUT_HLO: _Hlo = ("", "", None)
-
-
 def _items(step: MeasuredStep, by_name: bool) -> list[_Item]:
     """All instructions of a step, in the module's order. If `by_name`, in the order of names and
     without HLO.
     """
-    module = None if by_name else step.module
-    own = {
-        group: step.parts.of(group)
-        for group in (RowGroup.COMPUTE, RowGroup.TRANSFER, RowGroup.COPY)
-    }
+    module = step.module
+    compute = step.parts.of(RowGroup.COMPUTE)
+    transfers = step.parts.of(RowGroup.TRANSFER)
+    copies = step.parts.of(RowGroup.COPY)
     found: list[_Item] = []
     for item in step.compute:
-        cost = item.cost
-        if (us := own[RowGroup.COMPUTE].pop(cost.traced, None)) is not None:
-            part = InstructionTime(cost.traced, us, cost.cost_us, item.count)
-            hlo: _Hlo = (cost.opcode, cost.shape, item.instruction)
-            if by_name:
-                hlo = _WITHOUT_HLO
-            unit = "" if item.tensor_cores else " off the Tensor Cores"
-            multiplied = "" if item.tensor_cores is None else f"{item.dtype}{unit}"
-            kernels = step.parts.kernels.get(cost.traced, 0.0)
-            found.append(_Item(part, RowGroup.COMPUTE, *hlo, kernels, multiplied))
+        us = compute.pop(item.cost.traced, None)
+        if us is not None:
+            kernels = step.parts.kernels.get(item.cost.traced, 0.0)
+            found.append(_compute_item(item, us, kernels))
     for ran in step.collectives:
-        us = own[RowGroup.TRANSFER].pop(ran.trace_name, 0.0)
+        us = transfers.pop(ran.trace_name, 0.0)
         name = ran.trace_name if by_name else ran.name
         part = InstructionTime(name, us, ran.time_us, ran.count, ran.sync)
-        hlo = (ran.kind, _result(module, ran.instruction), ran.instruction)
-        if by_name:
-            hlo = _WITHOUT_HLO
-        found.append(_Item(part, RowGroup.TRANSFER, *hlo))
-    for group, rest in own.items():
+        shape = _result(module, ran.instruction)
+        transfer = _Item(part, RowGroup.TRANSFER, ran.kind, shape, ran.instruction)
+        found.append(transfer)
+    instructions = {} if module is None else module.instructions
+    for group, rest in (
+        (RowGroup.COMPUTE, compute),
+        (RowGroup.TRANSFER, transfers),
+        (RowGroup.COPY, copies),
+    ):
         for name, us in rest.items():
-            made = None if module is None else module.instructions.get(name)
-            found.append(_Item(_once(name, us), group, "", "", made))
-    names = () if module is None else module.instructions
-    places = {name: at for at, name in enumerate(names)}
+            made = instructions.get(name)
+            found.append(_Item(_once(name, us), group, "", made=made))
+    if by_name:
+        found = [replace(item, opcode="", shape="", made=None) for item in found]
+    places = {name: at for at, name in enumerate(instructions)}
 
     def place(item: _Item) -> tuple[int, list[str | int]]:
         at = -1 if item.made is None else places.get(item.made.name, -1)
         return at, _numbered(item.part.name)
 
     return sorted(found, key=place)
+
+
+def _compute_item(item: MeasuredInstruction, us: float, kernels: float) -> _Item:
+    """A compute instruction.
+
+    Args:
+        us: its own part of a step.
+        kernels: `_Item.kernels`.
+    """
+    cost = item.cost
+    unit = "" if item.tensor_cores else " off the Tensor Cores"
+    return _Item(
+        part=InstructionTime(cost.traced, us, cost.cost_us, item.count),
+        group=RowGroup.COMPUTE,
+        opcode=cost.opcode,
+        shape=cost.shape,
+        made=item.instruction,
+        kernels=kernels,
+        multiplied="" if item.tensor_cores is None else f"{item.dtype}{unit}",
+    )
 
 
 def _numbered(name: str) -> list[str | int]:
@@ -489,56 +491,46 @@ def _match(
     return [*pairs, *gone, *new]
 
 
-def _is_compute(before: _Item | None, after: _Item | None) -> bool:
+def _is_compute(before: _Item, after: _Item) -> bool:
     """Whether a pair is one compute instruction in both steps."""
-    sides = [item for item in (before, after) if item is not None]
-    return len(sides) == 2 and all(item.group == RowGroup.COMPUTE for item in sides)
+    return before.group == after.group == RowGroup.COMPUTE
 
 
-def _all_compute(pairs: Sequence[tuple[_Item | None, _Item | None]]) -> float:
-    """The factor by which all compute instructions take longer (`common_ratio`)."""
-    both = [
-        (one.part.us, two.part.us)
-        for one, two in pairs
-        if _is_compute(one, two) and one and two
-    ]
-    times = np.array(both, np.float64).reshape(-1, 2)
-    return common_ratio(times[:, 0], times[:, 1])
-
-
-def _compute_row(
-    pairs: Sequence[tuple[_Item | None, _Item | None]], ratio: float, step_us: float
-) -> StepChange:
+def _compute_row(before_us: list[float], ratio: float, step_us: float) -> StepChange:
     """The row for all compute instructions, which take longer or shorter by one factor."""
-    ours = [
-        one.part.us for one, two in pairs if _is_compute(one, two) and one is not None
-    ]
-    whole = sum(ours)
+    whole_us = sum(before_us)
+    after_us = whole_us * ratio
     note = f"{as_change(ratio - 1)} each"
-    name = f"compute, all {len(ours)} instructions"
-    return _row(str(RowGroup.COMPUTE), note, whole, whole * ratio, step_us, name=name)
+    name = f"compute, all {len(before_us)} instructions"
+    return _row(str(RowGroup.COMPUTE), note, whole_us, after_us, step_us, name=name)
 
 
 def _change(
-    before: _Item | None, after: _Item | None, step_us: float, ratio: float
-) -> StepChange | None:
-    """The change of one instruction. For compute, it excludes the factor common to all of it."""
-    if (known := after or before) is None:
-        return None
+    known: _Item,
+    before: _Item | None,
+    after: _Item | None,
+    step_us: float,
+    ratio: float,
+) -> StepChange:
+    """The change of one instruction. For compute, it excludes the factor common to all of it.
+
+    Args:
+        known: the instruction after; if gone, the one before.
+    """
     one = None if before is None else before.part
     two = None if after is None else after.part
-    delta = (two.us if two else 0.0) - (one.us if one else 0.0)
+    delta_us = (two.us if two else 0.0) - (one.us if one else 0.0)
     note = ""
     if before is not None and after is not None:
         note = "; ".join(_notes(before, after))
-    if one is not None and _is_compute(before, after):
-        delta -= one.us * (ratio - 1)
+        if _is_compute(before, after):
+            delta_us -= before.part.us * (ratio - 1)
     return StepChange(
-        kind=_kind(known, one, two, delta),
+        kind=_kind(known, one, two, delta_us),
         before=one,
         after=two,
-        delta_us=delta,
-        share=delta / step_us,
+        delta_us=delta_us,
+        share=delta_us / step_us,
         opcode=known.kind,
         op_name=known.op_name,
         source="" if known.made is None else known.made.source,
@@ -554,11 +546,9 @@ def _kind(
         return ChangeKind.APPEARED if one is None else ChangeKind.GONE
     if item.group == RowGroup.TRANSFER:
         own = two.each_us * two.count - one.each_us * one.count
-        if (
-            own * delta <= 0
-            or abs(own) < EXECUTIONS_DIFFER * one.each_us * one.count
-            or abs(own) < abs(delta) / 2
-        ):
+        is_opposite = own * delta <= 0
+        is_small = abs(own) < EXECUTIONS_DIFFER * one.each_us * one.count
+        if is_opposite or is_small or abs(own) < abs(delta) / 2:
             return ChangeKind.HIDDEN_LESS if delta > 0 else ChangeKind.HIDDEN_MORE
     return ChangeKind.SLOWER if delta > 0 else ChangeKind.FASTER
 
@@ -573,11 +563,8 @@ def _notes(before: _Item, after: _Item) -> Iterable[str]:
         yield f"{before.shape} → {after.shape}"
     if abs(one.count - two.count) > 1e-6 * max(one.count, two.count):
         yield f"{one.count:.3g} × → {two.count:.3g} × a step"
-    if (
-        before.kernels
-        and after.kernels
-        and abs(before.kernels - after.kernels) > 0.01 * before.kernels
-    ):
+    more = abs(before.kernels - after.kernels)
+    if before.kernels and after.kernels and more > 0.01 * before.kernels:
         yield f"{before.kernels:.3g} → {after.kernels:.3g} kernels a step"
     if before.multiplied and after.multiplied and before.multiplied != after.multiplied:
         yield f"multiplied in {before.multiplied}, now in {after.multiplied}"

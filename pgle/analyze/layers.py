@@ -22,9 +22,8 @@ from pgle.costs.profile.value import Cost, has_remat
 from pgle.xla.hlo.module import Instruction, Module, backend_config
 from pgle.xla.targets import Hardware, dtype_family
 
-_EXACT = frozenset(
-    ("HIGHEST", "HIGH")
-)  # with these precisions, XLA computes f32 products without TF32
+# with these precisions, XLA computes f32 products without TF32
+_EXACT = frozenset(("HIGHEST", "HIGH"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -228,9 +227,8 @@ class MeasuredInstruction:
     us: float  # time of all its executions in a step
     count: float  # executions in a step
     work: Work | None  # of one execution, by its HLO; None without HLO
-    ran: Multiplied | None = (
-        None  # how its kernels multiplied; None if their names do not tell
-    )
+    # how its kernels multiplied; None if their names do not tell
+    ran: Multiplied | None = None
 
     @property
     def name(self) -> str:
@@ -384,12 +382,12 @@ def find_layers(
     def utilisation(counted: Iterable[_Row]) -> float | None:
         if hardware is None or step_us <= 0:
             return None
-        done = ((row.count, row.work) for row in counted if row.work is not None)
-        return (
-            sum(count * work.flops / work.peak_tflops(hardware) for count, work in done)
-            / 1e6
-            / step_us
-        )
+        least = [
+            row.count * row.work.flops / row.work.peak_tflops(hardware)
+            for row in counted
+            if row.work is not None
+        ]
+        return sum(least) / 1e6 / step_us
 
     scopes = group(lambda row: (scope_of(row.named.op_name), row.phase))
     lines = group(lambda row: (row.named.source, ""))
@@ -461,9 +459,8 @@ def phases_of(module: Module) -> dict[str, TrainingPhase]:
     module computes no gradients, everything is forward.
     """
     found: dict[str, TrainingPhase] = {}
-    for name in reversed(
-        module.scheduled
-    ):  # callees before callers, since a body's phases depend only on its own op_names
+    # callees before callers, since a body's phases depend only on its own op_names
+    for name in reversed(module.scheduled):
         for item in module.computations[name].instructions:
             found[item.name] = _phase(described(module, item).op_name, item, found)
     return (
@@ -548,11 +545,10 @@ def _scope(part: str) -> str:
     if wrapped is None:
         return part
     name, inner = wrapped.groups()
-    return (
-        ""
-        if name in ("jit", "pjit") and (inner.startswith("_") or inner == "main")
-        else _scope(inner)
-    )
+    is_private = inner.startswith("_") or inner == "main"
+    if name in ("jit", "pjit") and is_private:
+        return ""
+    return _scope(inner)
 
 
 def folded(
@@ -569,20 +565,21 @@ def folded(
         Name and layers of each group, the costliest first.
     """
     groups: dict[tuple[str, ...], list[Layer]] = {(): list(layers)}
-    while True:
+    is_split = True
+    while is_split:
+        is_split = False
         for path in sorted(groups, key=lambda path: -_total_us(groups[path])):
             inner = _split(path, groups[path])
-            if inner != {path: groups[path]} and len(groups) - 1 + len(inner) <= most:
-                groups = {
-                    other: items for other, items in groups.items() if other != path
-                } | inner
+            count = len(groups) - 1 + len(inner)
+            is_split = inner != {path: groups[path]} and count <= most
+            if is_split:
+                del groups[path]
+                groups |= inner
                 break
-        else:
-            named = [
-                ("/".join(filter(None, path)), tuple(items))
-                for path, items in groups.items()
-            ]
-            return tuple(sorted(named, key=lambda group: -_total_us(group[1])))
+    named = [
+        ("/".join(filter(None, path)), tuple(items)) for path, items in groups.items()
+    ]
+    return tuple(sorted(named, key=lambda group: -_total_us(group[1])))
 
 
 def _split(
@@ -593,12 +590,12 @@ def _split(
     """
     found: dict[tuple[str, ...], list[Layer]] = defaultdict(list)
     for layer in layers:
-        parts = re.sub(r"\d+", "*", layer.name).split("/")
-        found[
-            path
-            if path[-1:] == ("",)
-            else (*path, *(parts[len(path) : len(path) + 1] or ("",)))
-        ].append(layer)
+        inner = path
+        if path[-1:] != ("",):
+            parts = re.sub(r"\d+", "*", layer.name).split("/")
+            following = parts[len(path) :]
+            inner = (*path, following[0] if following else "")
+        found[inner].append(layer)
     return dict(found)
 
 

@@ -50,9 +50,8 @@ def input_bound(step: MeasuredStep) -> Observation:
     share = step.percent(us)
     share_of_all = step.percent(step.idle_us["between steps"])
     usual = f", {share} without the slow steps" if share != share_of_all else ""
-    gaps_ns = np.concatenate(
-        [window.waits.times.lengths[~window.waits.inside] for window in step.windows]
-    )
+    waits = [window.waits for window in step.windows]
+    gaps_ns = np.concatenate([gaps.times.lengths[~gaps.inside] for gaps in waits])
     longest = in_words(float(gaps_ns.max(initial=0)) / 1e3)
     note = f"{many(len(gaps_ns), 'gap')}, longest {longest}"
     return Observation(
@@ -145,13 +144,12 @@ def _longest_copies(step: MeasuredStep) -> Iterator[EvidenceRow]:
     rows = np.concatenate(
         [window.rows[window.stream == Stream.COPY] for window in step.windows]
     )
-    ns = totals(
-        trace.instruction[rows], trace.duration_ns[rows], len(trace.instructions)
-    )
+    instructions = trace.instructions
+    ns = totals(trace.instruction[rows], trace.duration_ns[rows], len(instructions))
     for code in np.argsort(-ns, kind="stable")[:ROWS].tolist():
         if ns[code]:
             us = ns[code] / 1e3 / step.steps
-            yield EvidenceRow(trace.instructions[code], us, "copied")
+            yield EvidenceRow(instructions[code], us, "copied")
 
 
 def contending_copies(step: MeasuredStep) -> Observation | None:
@@ -162,10 +160,10 @@ def contending_copies(step: MeasuredStep) -> Observation | None:
     steps = many(len(step.parts.steps), "step")
     rows = []
     for item in step.contention[:ROWS]:
-        note = (
-            f"{in_words(item.copied_us)} of copies a step, in {len(item.executions)} of "
-            f"{steps}; {many(item.launches, 'kernel')} take {item.ratio:.2f} times as long"
-        )
+        copied = f"{in_words(item.copied_us)} of copies a step"
+        where = f"in {len(item.executions)} of {steps}"
+        kernels = many(item.launches, "kernel")
+        note = f"{copied}, {where}; {kernels} take {item.ratio:.2f} times as long"
         rows.append(EvidenceRow(item.name, item.us, note))
     return Observation(
         sum(item.us for item in step.contention),

@@ -14,8 +14,8 @@ from itertools import chain
 
 import numpy as np
 
-from pgle.analyze.window import LONG_GAP_NS, DeviceWindow, Floats
-from pgle.trace.columns import median, noise_of
+from pgle.analyze.window import LONG_GAP_NS, DeviceWindow
+from pgle.trace.columns import Floats, median, noise_of
 
 LEAST_PAUSE = 0.01  # share of the usual step; a shorter gap is not a pause
 FEWEST_STEPS = 3  # of a rank; fewer do not show which gap is usual
@@ -64,9 +64,9 @@ def _pauses_us(window: DeviceWindow) -> Iterator[tuple[int, float]]:
     step = np.maximum(np.searchsorted(window.begins, gaps.start, side="right") - 1, 0)
     idle = np.bincount(step, weights=gaps.lengths, minlength=window.steps)
     above = idle - median(idle)
-    least = max(
-        noise_of(np.abs(above)), LONG_GAP_NS, LEAST_PAUSE * median(_lengths(window))
-    )
+    noise = noise_of(np.abs(above))
+    usual_step = median(_lengths(window))
+    least = max(noise, LONG_GAP_NS, LEAST_PAUSE * usual_step)
     for at in np.flatnonzero(above > least).tolist():
         yield int(window.numbers[at]), float(above[at]) / 1e3
 

@@ -16,9 +16,8 @@ from pgle.errors import in_percent, in_words, many
 from pgle.trace.table import LeftOutReason
 
 TUNED_SHARE = 0.01  # share of the GPU time in the trace; less autotuning is skipped
-MUCH_OTHER = (
-    0.05  # share of the step; if more work has no instruction, figures are incomplete
-)
+# share of the step; if more work has no instruction, figures are incomplete
+MUCH_OTHER = 0.05
 
 
 def other_work(step: MeasuredStep) -> Observation | None:
@@ -73,8 +72,8 @@ def recompilation(step: MeasuredStep) -> Observation | None:
         what = many(len(versions), "other version")
         found.append(f"{what} of {main} ran: {_about(versions[0])}")
     if compiles:
-        first = compiles[0]
-        found.append(f"XLA compiles for {in_words(first[0])} {first[1]}")
+        us, where = compiles[0]
+        found.append(f"XLA compiles for {in_words(us)} {where}")
     rows = [
         EvidenceRow(f"program {one.program_id}", 0.0, _about(one)) for one in versions
     ]
@@ -134,56 +133,44 @@ def _compilations(step: MeasuredStep) -> Iterator[tuple[float, str]]:
 
 def window_remarks(step: MeasuredStep) -> Observation:
     """Find what makes the recorded steps differ from those of a plain run."""
-    dropped = [
-        why for why in step.costs.window.dropped.values() if why.startswith("warm-up")
-    ]
-    tuned = sum(
+    window = step.costs.window
+    tuned_ns = sum(
         item.duration_ns
         for item in step.trace.unresolved
         if item.reason == LeftOutReason.AUTOTUNER.word
     )
-    share = tuned / max(int(step.trace.duration_ns.sum()) + tuned, 1)
+    share = tuned_ns / max(int(step.trace.duration_ns.sum()) + tuned_ns, 1)
+    is_tuned = share >= TUNED_SHARE
     rows = [
         EvidenceRow(f"execution {number}", 0.0, why)
-        for number, why in step.costs.window.dropped.items()
+        for number, why in window.dropped.items()
     ]
     found: dict[str, str] = {}  # what it is, and what to do
-    if dropped:
-        found[
-            f"{many(len(dropped), 'execution')} of warm-up, left out of all figures here"
-        ] = (
-            "start the trace some steps later"
-            if share < TUNED_SHARE
-            else ""  # the remedy for autotuning already starts the trace later
+    warm_up = sum(why.startswith("warm-up") for why in window.dropped.values())
+    if warm_up:
+        count = many(warm_up, "execution")
+        # the remedy for autotuning already starts the trace later
+        later = "" if is_tuned else "start the trace some steps later"
+        found[f"{count} of warm-up, left out of all figures here"] = later
+    if window.lost:
+        count = many(len(window.lost), "execution")
+        fewer = "record fewer steps"
+        found[f"{count} with lost records, left out of all figures here"] = fewer
+    if is_tuned:
+        note = (
+            f"{in_words(tuned_ns / 1e3)}, {in_percent(share)} of the trace's GPU time"
         )
-    if step.costs.window.lost:
-        count = many(len(step.costs.window.lost), "execution")
-        found[f"{count} with lost records, left out of all figures here"] = (
-            "record fewer steps"
-        )
-    if share >= TUNED_SHARE:
-        of = f"{in_words(tuned / 1e3)}, {in_percent(share)} of the trace's GPU time"
-        rows.append(EvidenceRow("autotuning", 0.0, of))
-        found["kernels that XLA tries while it compiles"] = (
-            "start the trace some steps after compilation"
-        )
+        rows.append(EvidenceRow("autotuning", 0.0, note))
+        after = "start the trace some steps after compilation"
+        found["kernels that XLA tries while it compiles"] = after
     if hidden := step.costs.left_out.get("command buffer", ()):
-        rows.append(
-            EvidenceRow(
-                "command buffers",
-                0.0,
-                f"{many(len(hidden), 'CUDA graph')} hide what runs in them",
-            )
-        )
-        found["CUDA graphs, whose kernels have no names"] = (
-            "trace without graphs (--xla_gpu_enable_command_buffer=)"
-        )
+        note = f"{many(len(hidden), 'CUDA graph')} hide what runs in them"
+        rows.append(EvidenceRow("command buffers", 0.0, note))
+        without = "trace without graphs (--xla_gpu_enable_command_buffer=)"
+        found["CUDA graphs, whose kernels have no names"] = without
     if (versions := len(step.costs.program.fingerprints)) > 1:
-        rows.append(
-            EvidenceRow(
-                "fingerprints", 0.0, f"the ranks compiled {versions} different programs"
-            )
-        )
+        note = f"the ranks compiled {versions} different programs"
+        rows.append(EvidenceRow("fingerprints", 0.0, note))
         one = "give all ranks one autotuning result (--xla_gpu_load_autotune_results_from)"
         found["ranks that ran different programs"] = one
     remedy = "; ".join(filter(None, found.values()))

@@ -62,9 +62,8 @@ def slow_matmuls(step: MeasuredStep) -> Observation | None:
     """Find matrix products below half of the expected speed."""
     if step.module is None or step.hardware is None:
         return None
-    slow = sorted(
-        _slow_products(step, step.module, step.hardware), key=lambda row: -row[1]
-    )
+    slow = list(_slow_products(step, step.module, step.hardware))
+    slow.sort(key=lambda row: -row[1])
     return Observation(
         sum(us for _, us, _ in slow),
         f"{many(len(slow), 'matrix product')} at less than half the speed expected on "
@@ -140,22 +139,19 @@ def rematerialised_for_nothing(step: MeasuredStep) -> Observation | None:
         return None
     if memory.used_share > SPARE_MEMORY:
         return None
-    again = [
-        layer for layer in layers.scopes if layer.phase == TrainingPhase.REMATERIALISED
-    ]
-    again.sort(key=lambda item: -item.us)
-    rows = (
-        EvidenceRow(
-            item.name or "(no scope)", item.us, many(item.instructions, "kernel")
-        )
-        for item in again[:ROWS]
-    )
+    phase = TrainingPhase.REMATERIALISED
+    again = [layer for layer in layers.scopes if layer.phase == phase]
+    again.sort(key=lambda layer: -layer.us)
+    rows = []
+    for layer in again[:ROWS]:
+        kernels = many(layer.instructions, "kernel")
+        rows.append(EvidenceRow(layer.name or "(no scope)", layer.us, kernels))
     by_xla = (
         item
         for item in step.compute
         if item.instruction is not None and has_remat(item.instruction.name)
     )
-    us = layers.phase_us(TrainingPhase.REMATERIALISED) - total_us(by_xla)
+    us = layers.phase_us(phase) - total_us(by_xla)
     limit_gib = (memory.limit_bytes or 0) / 2**30
     return Observation(
         us,

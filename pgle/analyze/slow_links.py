@@ -124,27 +124,26 @@ def find_slow_links(
     own = launches.end_ns - since
     excess = np.where(usual < SLOW_TRANSFER * own, own - usual, 0.0)
     exposed = _exposed(launches, windows, excess)
-    lost = np.zeros((len(naming.filed), len(windows)))
-    np.add.at(lost, (launches.name, launches.window), exposed)
+    lost_ns = np.zeros((len(naming.filed), len(windows)))
+    np.add.at(lost_ns, (launches.name, launches.window), exposed)
     steps = sum(window.steps for window in windows) / len(windows)
     step_ns = float(np.mean([window.length / window.steps for window in windows]))
-    if lost.sum(axis=0).max() < LEAST_GAIN * step_ns * steps:
+    if lost_ns.sum(axis=0).max() < LEAST_GAIN * step_ns * steps:
         return None
-    named = np.flatnonzero(lost.max(axis=1) >= LEAST_NAMED * step_ns * steps)
+    named = np.flatnonzero(lost_ns.max(axis=1) >= LEAST_NAMED * step_ns * steps)
     links = []
     for name in named.tolist():
         slow = np.flatnonzero((launches.name == name) & (excess > 0))
-        most = float(lost[name].max())
-        ranks = np.flatnonzero(lost[name] > most / 2).tolist()
-        links.append(
-            SlowLink(
-                name=naming.filed[name].name,
-                devices=tuple(windows[rank].device for rank in ranks),
-                us=most / steps / 1e3,
-                each_us=median(own[slow]) / 1e3,
-                usual_us=median(usual[slow]) / 1e3,
-            )
+        most_ns = float(lost_ns[name].max())
+        ranks = np.flatnonzero(lost_ns[name] > most_ns / 2).tolist()
+        link = SlowLink(
+            name=naming.filed[name].name,
+            devices=tuple(windows[rank].device for rank in ranks),
+            us=most_ns / steps / 1e3,
+            each_us=median(own[slow]) / 1e3,
+            usual_us=median(usual[slow]) / 1e3,
         )
+        links.append(link)
     links.sort(key=lambda link: -link.us)
     changed = np.isin(launches.name, named)
     return SlowLinks(
@@ -175,10 +174,11 @@ def _exposed(
     for number, window in enumerate(windows):
         here = np.flatnonzero((launches.window == number) & (excess > 0))
         if len(here):
+            excess_ns = excess[here]
             end = window.end[launches.row[here]]
-            begin = end - excess[here]
             compute = window.busy(Stream.COMPUTE)
-            exposed[here] = excess[here] - covered(compute, begin, end)
+            hidden_ns = covered(compute, end - excess_ns, end)
+            exposed[here] = excess_ns - hidden_ns
     return exposed
 
 
@@ -186,18 +186,20 @@ class _OneCollective:
     """One collective as a table: a row for each time that it runs, a column for each window."""
 
     def __init__(self, launches: Launches, name: int, windows: int) -> None:
-        self.rows = launches.of(name)
+        rows = launches.of(name)
+        window = launches.window[rows]
         most = int(launches.occurrence.max(initial=0)) + 1
-        times = launches.execution[self.rows] * most + launches.occurrence[self.rows]
+        times = launches.execution[rows] * most + launches.occurrence[rows]
         time = np.searchsorted(distinct(times), times)
-        self._cells = time, launches.window[self.rows]
         shape = (int(time.max(initial=-1)) + 1, windows)
+        self.rows = rows
+        self._cells = time, window
         self.start = np.full(shape, np.nan)
         self.end = np.full(shape, np.nan)
-        self.start[self._cells] = launches.start_ns[self.rows]
-        self.end[self._cells] = launches.end_ns[self.rows]
+        self.start[self._cells] = launches.start_ns[rows]
+        self.end[self._cells] = launches.end_ns[rows]
         self.group = np.full(windows, -1)
-        self.group[launches.window[self.rows]] = launches.group[self.rows]
+        self.group[window] = launches.group[rows]
 
     def by_launch(self, table: Floats) -> Floats:
         """float64[rows], the value of a table for each launch."""
@@ -248,12 +250,12 @@ def _peers(
         return _neighbours(pairs, ids)
     if not ends_together(opcode):
         return [], []
-    by_group = [np.flatnonzero(one.group == at) for at in distinct(one.group).tolist()]
-    members = [columns for columns in by_group if one.group[columns[0]] >= 0]
+    members = []
     whole: dict[int, list[Ints]] = {}
     alike = []
-    for columns in members:
-        at = int(one.group[columns[0]])
+    for at in distinct(one.group[one.group >= 0]).tolist():
+        columns = np.flatnonzero(one.group == at)
+        members.append(columns)
         size = len(groups[at]) if groups and ids else 0
         if len(columns) == size:
             whole.setdefault(size, []).append(columns)

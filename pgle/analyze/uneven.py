@@ -11,6 +11,7 @@ import numpy as np
 from pgle.analyze.alike import common_ratio
 from pgle.analyze.analysis import MeasuredStep
 from pgle.analyze.findings import ROWS, EvidenceRow, Observation, evidence_of
+from pgle.analyze.slow_links import SlowLink
 from pgle.analyze.window import DeviceWindow
 from pgle.errors import in_percent, in_words, many
 from pgle.next import DOCTOR
@@ -78,31 +79,24 @@ def slow_link(step: MeasuredStep) -> Observation | None:
     links = step.slow_links
     if not links:
         return None
-    first = links[0]
-    rows = (
-        EvidenceRow(
-            link.name,
-            link.us,
-            f"{in_words(link.each_us)} on {_ranks(step, link.devices)}, "
-            f"{in_words(link.usual_us)} on the others",
-        )
-        for link in links[:ROWS]
-    )
-    rest = f"; {many(len(links) - 1, 'more collective')}" if len(links) > 1 else ""
+    first, *more = links
+    shown = links[:ROWS]
+    rest = f"; {many(len(more), 'more collective')}" if more else ""
     return Observation(
         sum(link.us for link in links),
-        f"{first.name} takes {in_words(first.each_us)} on {_ranks(step, first.devices)}, "
-        f"{in_words(first.usual_us)} on the others, after all ranks have started{rest}",
-        tuple(rows),
+        f"{first.name} takes {_times(step, first)}, after all ranks have started{rest}",
+        tuple(EvidenceRow(link.name, link.us, _times(step, link)) for link in shown),
         _CHECK_LINKS,
     )
 
 
-def _ranks(step: MeasuredStep, devices: Sequence[int]) -> str:
-    """The names of some devices, or their number if they are many."""
-    if len(devices) > MOST_RANKS:
-        return many(len(devices), "rank")
-    return " and ".join(step.rank_name(device) for device in devices)
+def _times(step: MeasuredStep, link: SlowLink) -> str:
+    """How long a collective takes on the slow ranks and on the others, in words."""
+    slow = many(len(link.devices), "rank")
+    if len(link.devices) <= MOST_RANKS:
+        slow = " and ".join(map(step.rank_name, link.devices))
+    usual = f"{in_words(link.usual_us)} on the others"
+    return f"{in_words(link.each_us)} on {slow}, {usual}"
 
 
 _EVEN_OUT = (
@@ -151,16 +145,13 @@ def _waited_us(step: MeasuredStep) -> float:
 
 def _late_rows(step: MeasuredStep, enough_us: float) -> tuple[EvidenceRow, ...]:
     """An evidence row for each of the first ranks that the others wait for."""
-    rows = [
-        EvidenceRow(
-            step.rank_name(device),
-            us,
-            f"the others wait for it; last in {count} of {step.late.steps} steps",
-        )
-        for device, us, count in step.late.devices
-        if us >= enough_us
-    ]
-    return tuple(rows[:ROWS])
+    rows = []
+    for device, us, count in step.late.devices[:ROWS]:
+        if us >= enough_us:
+            last = f"last in {count} of {step.late.steps} steps"
+            note = f"the others wait for it; {last}"
+            rows.append(EvidenceRow(step.rank_name(device), us, note))
+    return tuple(rows)
 
 
 def _why_slow(gpus: Sequence[SlowGpu], step: MeasuredStep) -> str:
@@ -183,16 +174,18 @@ def _longer_rows(step: MeasuredStep, enough_us: float) -> tuple[EvidenceRow, ...
 
 def _late_ranks(step: MeasuredStep, enough_us: float) -> str:
     """The ranks that the others wait for, in words, with the time of each if they are several."""
-    late = [
-        (step.rank_name(device), us)
+    late = {
+        step.rank_name(device): us
         for device, us, _ in step.late.devices
         if us >= enough_us
-    ]
+    }
     if len(late) == 1:
-        return f"for {late[0][0]}"
+        return f"for {next(iter(late))}"
     if len(late) > MOST_NAMED:
         return "for the last one, which differs"
-    return f"for {' and '.join(f'{name} ({in_words(us)})' for name, us in late)}"
+    return "for " + " and ".join(
+        f"{name} ({in_words(us)})" for name, us in late.items()
+    )
 
 
 def _idle_rows(step: MeasuredStep, enough_us: float) -> Iterator[EvidenceRow]:
@@ -201,12 +194,13 @@ def _idle_rows(step: MeasuredStep, enough_us: float) -> Iterator[EvidenceRow]:
     """
     if len(step.windows) < FEWEST_RANKS:
         return
-    idle_us = [_idle_us(window) for window in step.windows]
-    most = max(range(len(idle_us)), key=idle_us.__getitem__)
-    more_us = idle_us[most] - median(idle_us[:most] + idle_us[most + 1 :])
+    idle_us = {window.device: _idle_us(window) for window in step.windows}
+    idlest = max(idle_us, key=idle_us.__getitem__)
+    most_us = idle_us.pop(idlest)
+    more_us = most_us - median(idle_us.values())
     if more_us >= enough_us:
-        idlest = step.rank_name(step.windows[most].device)
-        yield EvidenceRow(f"idle on {idlest}", more_us, "more than on the other ranks")
+        name = f"idle on {step.rank_name(idlest)}"
+        yield EvidenceRow(name, more_us, "more than on the other ranks")
 
 
 def _idle_us(window: DeviceWindow) -> float:
@@ -219,12 +213,10 @@ def slow_gpu_rows(
     gpus: Sequence[SlowGpu], step: MeasuredStep
 ) -> tuple[EvidenceRow, ...]:
     """An evidence row for each GPU whose whole compute is slow."""
-    return tuple(
-        EvidenceRow(
-            f"all compute on {step.rank_name(gpu.device)}",
-            gpu.us,
-            f"{in_percent(gpu.share)} slower than on the other ranks, "
-            f"all {many(gpu.instructions, 'instruction')} alike",
-        )
-        for gpu in gpus
-    )
+    rows = []
+    for gpu in gpus:
+        name = f"all compute on {step.rank_name(gpu.device)}"
+        slower = f"{in_percent(gpu.share)} slower than on the other ranks"
+        alike = f"all {many(gpu.instructions, 'instruction')} alike"
+        rows.append(EvidenceRow(name, gpu.us, f"{slower}, {alike}"))
+    return tuple(rows)

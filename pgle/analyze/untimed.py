@@ -30,10 +30,11 @@ def untold_us(
     if float(missing.sum()) > known:  # executions differ in what they run
         return {}
     rows = np.concatenate([window.rows for window in windows])
+    rows = rows[trace.module[rows] == main]
     found = {}
     for code in np.flatnonzero(missing).tolist():
-        same = (trace.instruction[rows] == code) & (trace.module[rows] == main)
-        each_us = median(trace.duration_ns[rows[same]]) / 1e3
+        same = rows[trace.instruction[rows] == code]
+        each_us = median(trace.duration_ns[same]) / 1e3
         found[trace.instructions[code]] = float(missing[code]) * each_us / len(counts)
     return dict(sorted(found.items(), key=lambda row: -row[1]))
 

@@ -42,13 +42,22 @@ def find_versions(
         name: name of the module.
         hlo_of: gives the HLO of an executable; None if unknown.
     """
-    codes = [
-        at
-        for at, key in enumerate(trace.modules)
+    keys = {
+        code: key
+        for code, key in enumerate(trace.modules)
         if key.name == name and key.program_id is not None
-    ]
-    if len(codes) < 2:
+    }
+    if len(keys) < 2:
         return ()
+    found = _most_run(trace, list(keys))
+    modules = {key.program_id: hlo_of(key) for key in keys.values()}
+    return tuple(
+        _compared(one, modules[one.usual_id], modules[one.program_id]) for one in found
+    )
+
+
+def _most_run(trace: Trace, codes: list[int]) -> list[Version]:
+    """Each version of some modules, on the device that ran it most often, ordered by program id."""
     found: dict[int, Version] = {}
     rows = np.flatnonzero(np.isin(trace.module, codes))
     for device in distinct(trace.device[rows]).tolist():
@@ -57,12 +66,7 @@ def find_versions(
             known = found.get(version.program_id)
             if known is None or known.executions < version.executions:
                 found[version.program_id] = version
-    ids = {key.program_id: key for key in trace.modules if key.name == name}
-    modules = {number: hlo_of(key) for number, key in ids.items()}
-    return tuple(
-        _compared(found[number], modules.get(found[number].usual_id), modules[number])
-        for number in sorted(found)
-    )
+    return [found[number] for number in sorted(found)]
 
 
 def _on_device(trace: Trace, rows: Ints) -> list[Version]:
@@ -110,10 +114,10 @@ def changed_arguments(usual: Module, other: Module) -> list[str]:
     if len(before) != len(after):
         return [f"{len(before)} → {len(after)} arguments"]
     found = []
-    for number, (one, two) in enumerate(zip(before, after, strict=True)):
-        if one[1] != two[1]:
-            name = f" ({one[0]})" if one[0] else ""
-            found.append(f"argument {number}{name}: {one[1]} → {two[1]}")
+    for number, ((name, was), (_, now)) in enumerate(zip(before, after, strict=True)):
+        if was != now:
+            named = f" ({name})" if name else ""
+            found.append(f"argument {number}{named}: {was} → {now}")
     return found[:MOST_CHANGES]
 
 

@@ -32,7 +32,7 @@ import numpy.typing as npt
 from pgle.analyze.other_work import OtherKind, kinds_of
 from pgle.schedule.simulate import StepBreakdown, Stream
 from pgle.steps.patterns import StepPattern, find_patterns
-from pgle.trace.columns import distinct, median, noise_of
+from pgle.trace.columns import Flags, Floats, Ints, distinct, heads, median, noise_of
 from pgle.trace.intervals import (
     EMPTY,
     Intervals,
@@ -49,9 +49,6 @@ SLOW = 0.05
 """A step is slow if it exceeds the median step by this share, and by more than noise
 (`noise_of`).
 """
-
-Floats = npt.NDArray[np.float64]
-Codes = npt.NDArray[np.int64]
 
 
 class RowGroup(StrEnum):
@@ -101,15 +98,17 @@ class StepParts:
         Args:
             slow: True for slow steps only, False for the others, None for all steps.
         """
-        use = np.array(
-            [slow is None or step.is_slow == slow for step in self.steps], np.bool_
-        )
-        paused = use & np.array(
-            [step.pause_us is not None for step in self.steps], np.bool_
-        )
+        is_slow = np.array([step.is_slow for step in self.steps], np.bool_)
+        use = np.ones_like(is_slow) if slow is None else is_slow == slow
+        paused = use & self._has_pause
         inside = self.inside_us[:, use].sum(axis=1) / max(use.sum(), 1)
         pause = self.pause_us[:, paused].sum(axis=1) / max(paused.sum(), 1)
         return np.asarray(inside + pause)
+
+    @property
+    def _has_pause(self) -> Flags:
+        """bool[n], whether the pause after a step is known."""
+        return np.array([step.pause_us is not None for step in self.steps], np.bool_)
 
     @cached_property
     def typical_us(self) -> Floats:
@@ -135,14 +134,10 @@ class StepParts:
         shape = np.expm1(pattern.fitted)
         added = float((shape - shape.min()).mean())
         shape -= shape.mean()
-        pauses = np.array([step.pause_us is not None for step in self.steps])
-        times = self.inside_us.copy()
-        times += np.where(
-            pauses, self.pause_us, self.pause_us[:, pauses].mean(axis=1, keepdims=True)
-        )
-        more = times @ shape / float(shape @ shape) * added
-        order = np.argsort(-more, kind="stable").tolist()
-        return [(*self.rows[at], float(more[at])) for at in order if more[at] > 0]
+        paused = self._has_pause
+        mean_pause_us = self.pause_us[:, paused].mean(axis=1, keepdims=True)
+        times = self.inside_us + np.where(paused, self.pause_us, mean_pause_us)
+        return self._longer(times @ shape / float(shape @ shape) * added)
 
     @property
     def slow_us(self) -> float:
@@ -159,9 +154,17 @@ class StepParts:
         """How much longer rows are in a slow step than in a typical one: group, name, microseconds.
         The largest is first.
         """
-        more = self.mean_us(slow=True) - self.typical_us
-        order = np.argsort(-more, kind="stable").tolist()
-        return [(*self.rows[at], float(more[at])) for at in order if more[at] > 0]
+        return self._longer(self.mean_us(slow=True) - self.typical_us)
+
+    def _longer(self, more_us: Floats) -> list[tuple[RowGroup, str, float]]:
+        """The rows that get longer, the one that grows most first: group, name, microseconds.
+
+        Args:
+            more_us: float64[k], how much longer each row gets.
+        """
+        order = np.argsort(-more_us, kind="stable").tolist()
+        found = [(*self.rows[at], float(more_us[at])) for at in order]
+        return [row for row in found if row[-1] > 0]
 
 
 def step_parts(
@@ -182,33 +185,32 @@ def step_parts(
         names: the row name of each instruction in the trace.
     """
     executions = distinct(np.concatenate([window.numbers for window in windows]))
+    count = len(executions)
     groups = list(RowGroup)
     labels = [*names, *(key.name for key in trace.modules), *OtherKind]
     size = len(labels)
-    found: dict[int, Floats] = {}  # by group and name: float64[2, executions]
-    ran = np.zeros(len(executions))
-    paused = np.zeros(len(executions))
+    # by group and name: float64[2 * executions], inside spans, then between them
+    found: dict[int, Floats] = {}
+    ran = np.zeros(count)
+    paused = np.zeros(count)
     for window, finished in zip(windows, done, strict=True):
         at = np.searchsorted(executions, window.numbers)
         ran[at] += 1
         paused[at[:-1]] += 1
-        for group, name, begin, ns in _pieces(
-            trace, window, main, finished, len(names)
-        ):
-            step = np.maximum(
-                np.searchsorted(window.begins, begin, side="right") - 1, 0
-            )
-            apart = begin >= window.finishes[step]
-            codes = groups.index(group) * size + name
-            key = (codes * 2 + apart) * len(executions) + at[step]
-            for cell, us in zip(*_sums(key, ns / 1e3), strict=True):
-                row, where = divmod(cell, 2 * len(executions))
-                found.setdefault(row, np.zeros(2 * len(executions)))[where] += us
+        for piece in _pieces(trace, window, main, finished, len(names)):
+            begun = np.searchsorted(window.begins, piece.begin, side="right")
+            step = np.maximum(begun - 1, 0)
+            is_between = piece.begin >= window.finishes[step]
+            codes = groups.index(piece.group) * size + piece.name
+            key = (codes * 2 + is_between) * count + at[step]
+            for cell, us in zip(*_sums(key, piece.ns / 1e3), strict=True):
+                row, where = divmod(cell, 2 * count)
+                found.setdefault(row, np.zeros(2 * count))[where] += us
     by_name: dict[tuple[RowGroup, str], Floats] = {}
     for row, cells in found.items():
         known = (groups[row // size], str(labels[row % size]))
         by_name[known] = by_name.get(known, 0.0) + cells.reshape(2, -1)
-    table = np.array(list(by_name.values())).reshape(len(by_name), 2, len(executions))
+    table = np.array(list(by_name.values())).reshape(len(by_name), 2, count)
     return StepParts(
         rows=tuple(by_name),
         inside_us=table[:, 0] / np.maximum(ran, 1),
@@ -232,85 +234,94 @@ def _kernels(
     return found
 
 
-def _sums(key: Codes, values: Floats) -> tuple[list[int], list[float]]:
+def _sums(key: Ints, values: Floats) -> tuple[list[int], list[float]]:
     """The distinct keys, and the sum of the values of each."""
+    if not len(key):
+        return [], []
     order = np.argsort(key, kind="stable")
     ordered = key[order]
-    first = np.flatnonzero(np.diff(ordered, prepend=-1))
-    return ordered[first].tolist(), np.add.reduceat(
-        values[order], first
-    ).tolist() if len(first) else []
+    first = heads(ordered)
+    sums = np.add.reduceat(values[order], first)
+    return ordered[first].tolist(), sums.tolist()
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class _Pieces:
+    """Own times of k activities or gaps of one group."""
+
+    group: RowGroup
+    name: Ints  # int64[k], code of the row's name
+    begin: Floats  # float64[k], ns
+    ns: Floats  # float64[k]
+
+    def where(self, use: Flags) -> _Pieces:
+        """Only some of them.
+
+        Args:
+            use: bool[k].
+        """
+        return _Pieces(self.group, self.name[use], self.begin[use], self.ns[use])
 
 
 def _pieces(
     trace: Trace, window: DeviceWindow, main: int, done: Floats, names: int
-) -> list[tuple[RowGroup, Codes, Floats, Floats]]:
-    """The own time of every activity and gap on one device: group, code of the name, begin, ns."""
+) -> Iterator[_Pieces]:
+    """The own time of every activity and gap on one device.
+
+    Args:
+        names: number of instructions in the trace. They have the first codes; modules follow, and
+            then every `OtherKind`.
+    """
+    is_main = trace.module[window.rows] == main
+    name = _name_codes(trace, window.rows, main, names)
     start, end = window.start, window.end
-    of_main = trace.module[window.rows] == main
-    name = np.where(
-        of_main, trace.instruction[window.rows], names + trace.module[window.rows]
-    ).astype(np.int64)
     compute = window.busy(Stream.COMPUTE)
     communication = window.busy(Stream.COMMUNICATION)
-    pieces = []
     for stream, group, cover in (
         (Stream.COMPUTE, RowGroup.COMPUTE, EMPTY),
         (Stream.COMMUNICATION, RowGroup.TRANSFER, compute),
         (Stream.COPY, RowGroup.COPY, join(compute, communication)),
     ):
         here = np.flatnonzero(window.stream == stream)
+        ours = is_main[here]
+        code = name[here]
         begin = np.maximum(start[here], _reach(end[here]))
         stop = np.maximum(end[here], begin)
-        finished = (
-            np.clip(done[here], begin, stop) if group == RowGroup.TRANSFER else stop
-        )
-        ours, code = of_main[here], name[here]
-        pieces.append(
-            (
-                RowGroup.MODULE,
-                code[~ours],
-                begin[~ours],
-                _own(cover, begin, stop)[~ours],
-            )
-        )
-        pieces.append(
-            (group, code[ours], begin[ours], _own(cover, begin, finished)[ours])
-        )
-        if group == RowGroup.TRANSFER:
-            pieces.append(
-                (
-                    RowGroup.WAIT,
-                    code[ours],
-                    begin[ours],
-                    _own(cover, finished, stop)[ours],
-                )
-            )
-    pieces += _other_pieces(window, names + len(trace.modules))
+        whole_ns = _own(cover, begin, stop)
+        yield _Pieces(RowGroup.MODULE, code, begin, whole_ns).where(~ours)
+        if group != RowGroup.TRANSFER:
+            yield _Pieces(group, code, begin, whole_ns).where(ours)
+            continue
+        arrived = np.clip(done[here], begin, stop)
+        transfer_ns = _own(cover, begin, arrived)
+        wait_ns = _own(cover, arrived, stop)
+        yield _Pieces(group, code, begin, transfer_ns).where(ours)
+        yield _Pieces(RowGroup.WAIT, code, begin, wait_ns).where(ours)
+    yield from _other_pieces(window, names + len(trace.modules))
     gaps = window.gaps
-    short = gaps.inside & (gaps.times.lengths <= LAUNCH_GAP_NS)
-    for group, which in (
-        (RowGroup.LAUNCH, short),
-        (RowGroup.HOST, gaps.inside & ~short),
-        (RowGroup.BETWEEN, ~gaps.inside),
+    lengths = gaps.times.lengths
+    is_short = gaps.inside & (lengths <= LAUNCH_GAP_NS)
+    after = _name_codes(trace, gaps.after, main, names)
+    unnamed = np.zeros_like(after)
+    for group, code, use in (
+        (RowGroup.LAUNCH, unnamed, is_short),
+        (RowGroup.HOST, after, gaps.inside & ~is_short),
+        (RowGroup.BETWEEN, unnamed, ~gaps.inside),
     ):
-        row = gaps.after[which]
-        after = np.where(
-            trace.module[row] == main, trace.instruction[row], names + trace.module[row]
-        )
-        code = (
-            after.astype(np.int64)
-            if group == RowGroup.HOST
-            else np.zeros(len(row), np.int64)
-        )
-        pieces.append((group, code, gaps.times.start[which], gaps.times.lengths[which]))
-    return pieces
+        yield _Pieces(group, code, gaps.times.start, lengths).where(use)
 
 
-def _other_pieces(
-    window: DeviceWindow, first: int
-) -> Iterator[tuple[RowGroup, Codes, Floats, Floats]]:
-    """Work of no instruction while nothing else runs, in the form of `_pieces`.
+def _name_codes(
+    trace: Trace, rows: npt.NDArray[np.int32], main: int, names: int
+) -> Ints:
+    """int64[rows], the instruction of each row; of another module ``names`` + that module."""
+    module = trace.module[rows]
+    codes = np.where(module == main, trace.instruction[rows], names + module)
+    return codes.astype(np.int64)
+
+
+def _other_pieces(window: DeviceWindow, first: int) -> Iterator[_Pieces]:
+    """Work of no instruction while nothing else runs.
 
     Args:
         first: code of the first `OtherKind`.
@@ -321,9 +332,9 @@ def _other_pieces(
         begin = work.start_ns[rows].astype(np.float64)
         stop = begin + work.duration_ns[rows]
         alone = union(begin, stop)
-        own = _own(cover, alone.start, alone.end)
+        own_ns = _own(cover, alone.start, alone.end)
         code = np.full(len(alone), first + kinds.index(kind), np.int64)
-        yield RowGroup.OTHER, code, alone.start, own
+        yield _Pieces(RowGroup.OTHER, code, alone.start, own_ns)
         cover = join(cover, alone)
 
 
@@ -340,7 +351,7 @@ def _own(cover: Intervals, begin: Floats, end: Floats) -> Floats:
 
 
 def _step_times(
-    windows: Sequence[DeviceWindow], executions: Codes, ran: Floats, paused: Floats
+    windows: Sequence[DeviceWindow], executions: Ints, ran: Floats, paused: Floats
 ) -> tuple[StepTime, ...]:
     span = np.zeros(len(executions))
     pause = np.zeros(len(executions))
@@ -355,11 +366,9 @@ def _step_times(
     for row, execution in enumerate(executions.tolist()):
         pause_us = float(pause[row]) if paused[row] else None
         steps.append(StepTime(execution, float(span[row]), pause_us, is_slow=False))
-    slow = _slow(_with_pauses(steps)).tolist()
-    return tuple(
-        replace(step, is_slow=is_slow)
-        for step, is_slow in zip(steps, slow, strict=True)
-    )
+    for row in np.flatnonzero(_slow(_with_pauses(steps))).tolist():
+        steps[row] = replace(steps[row], is_slow=True)
+    return tuple(steps)
 
 
 def _with_pauses(steps: Sequence[StepTime]) -> Floats:
@@ -378,14 +387,16 @@ def times_with_pauses(steps: Iterable[StepTime], usual_us: float) -> list[float]
     return times
 
 
-def _slow(times: Floats) -> npt.NDArray[np.bool_]:
+def _slow(times: Floats) -> Flags:
     """The steps that are much longer than most, beyond any change over time."""
     if len(times) <= 2:
         return np.zeros(len(times), np.bool_)
     for pattern in find_patterns(times):
         times = times / np.exp(pattern.fitted)
-    above = times - median(times)
-    return np.asarray(above > max(SLOW * median(times), noise_of(np.abs(above))))
+    middle = median(times)
+    above = times - middle
+    noise = noise_of(np.abs(above))
+    return np.asarray(above > max(SLOW * middle, noise))
 
 
 LAUNCH_GAP_NS = 20_000
@@ -402,7 +413,7 @@ class Gaps:
 
     times: Intervals  # k, ns
     # bool[k], inside a span; spans begin and end with activities, so no gap crosses an edge
-    inside: npt.NDArray[np.bool_]
+    inside: Flags
     after: npt.NDArray[np.int32]  # int32[k], the trace's row that ends the gap
 
 
@@ -415,10 +426,10 @@ class DeviceWindow:
     rows: npt.NDArray[np.int32]  # int32[m], rows of the trace, ordered by start
     stream: npt.NDArray[np.uint8]  # uint8[m], values of `Stream`
     # int64[steps], numbers of the executions, ordered by start
-    numbers: npt.NDArray[np.int64]
+    numbers: Ints
     # begins, finishes: float64[steps], start and end of each span, ns from the window's start
-    begins: npt.NDArray[np.float64]
-    finishes: npt.NDArray[np.float64]
+    begins: Floats
+    finishes: Floats
     begin_ns: int  # start of the window on the trace's clock
     length: float  # of the window, ns
     trace: Trace
@@ -427,7 +438,7 @@ class DeviceWindow:
     other: OtherWork = NO_OTHER_WORK
 
     @property
-    def start(self) -> npt.NDArray[np.float64]:
+    def start(self) -> Floats:
         """float64[m], start of each row in ns, clipped to the window. To save memory, it is
         computed at each call, like `end`.
         """
@@ -436,7 +447,7 @@ class DeviceWindow:
         )
 
     @property
-    def end(self) -> npt.NDArray[np.float64]:
+    def end(self) -> Floats:
         """float64[m], end of each row in ns, clipped to the window."""
         end = self.trace.start_ns[self.rows] + self.trace.duration_ns[self.rows]
         return np.asarray(np.minimum(end - self.begin_ns, int(self.length)), np.float64)
@@ -485,9 +496,9 @@ class DeviceWindow:
     @cached_property
     def _lengths_ns(self) -> dict[str, tuple[float, float]]:
         """By part: its time in the whole window, and its time between spans, in ns."""
-        compute, communication, copies = map(
-            self.busy, (Stream.COMPUTE, Stream.COMMUNICATION, Stream.COPY)
-        )
+        compute = self.busy(Stream.COMPUTE)
+        communication = self.busy(Stream.COMMUNICATION)
+        copies = self.busy(Stream.COPY)
         gaps = self.gaps
         idle, inside = gaps.times.lengths, gaps.inside
         launch = inside & (idle <= LAUNCH_GAP_NS)
@@ -548,7 +559,7 @@ def device_windows(
         stream: uint8[n], values of `Stream`.
     """
     steps = executions.module == main
-    if bool((steps & executions.keep).any()):
+    if (steps & executions.keep).any():
         steps &= executions.keep
         steps &= _in_a_row(executions, main, steps)
     found = []
@@ -565,34 +576,30 @@ def device_windows(
         begins = (executions.start_ns[mine] - start).astype(np.float64)
         finishes = (executions.end_ns[mine] - start).astype(np.float64)
         other = _other_within(trace.other, device, start, end)
-        found.append(
-            DeviceWindow(
-                device=device,
-                steps=len(mine),
-                rows=rows.astype(np.int32),
-                stream=stream[rows],
-                numbers=executions.execution[mine],
-                begins=begins,
-                finishes=finishes,
-                begin_ns=start,
-                length=float(end - start),
-                trace=trace,
-                other=other,
-                compiling=_within(compiling, start, end),
-            )
+        window = DeviceWindow(
+            device=device,
+            steps=len(mine),
+            rows=rows.astype(np.int32),
+            stream=stream[rows],
+            numbers=executions.execution[mine],
+            begins=begins,
+            finishes=finishes,
+            begin_ns=start,
+            length=float(end - start),
+            trace=trace,
+            other=other,
+            compiling=_within(compiling, start, end),
         )
+        found.append(window)
     return tuple(found)
 
 
-def _in_a_row(
-    executions: ModuleExecutions, main: int, steps: npt.NDArray[np.bool_]
-) -> npt.NDArray[np.bool_]:
+def _in_a_row(executions: ModuleExecutions, main: int, steps: Flags) -> Flags:
     """bool[executions], True in the longest run of steps without lost records between them. A
     window contains all of its time, so a gap would count.
     """
-    lost = np.array(
-        sorted(number for module, number in executions.lost if module == main)
-    )
+    lost = [number for module, number in executions.lost if module == main]
+    lost.sort()
     part = np.searchsorted(lost, executions.execution)
     numbers = distinct(executions.execution[steps])
     counts = np.bincount(np.searchsorted(lost, numbers))
@@ -602,15 +609,14 @@ def _in_a_row(
 def _other_within(work: OtherWork, device: int, start: int, end: int) -> OtherWork:
     """The part of the work on one device between two times in ns. Times count from `start`."""
     stop = work.start_ns + work.duration_ns
-    here = work.of_rows(
-        np.flatnonzero((work.device == device) & (work.start_ns < end) & (stop > start))
-    )
+    is_inside = (work.start_ns < end) & (stop > start)
+    here = work.of_rows(np.flatnonzero(is_inside & (work.device == device)))
     first = np.maximum(here.start_ns, start)
     last = np.minimum(here.start_ns + here.duration_ns, end)
     return replace(here, start_ns=first - start, duration_ns=last - first)
 
 
-def _within(times: npt.NDArray[np.int64] | None, start: int, end: int) -> Intervals:
+def _within(times: Ints | None, start: int, end: int) -> Intervals:
     """The part of some times between `start` and `end`, counted from `start`."""
     if times is None:
         return EMPTY
