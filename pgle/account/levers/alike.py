@@ -19,8 +19,13 @@ are numbered in the order of their first device.
 
 _Variable = tuple[str, int]  # a loop, and a place in its state
 
-_UNLIKE = ("partition-id", "replica-id", "rng", "infeed", "recv", "recv-done")
-"""Opcodes whose result may differ from device to device."""
+_UNLIKE = (
+    *("partition-id", "replica-id", "rng", "infeed", "recv", "recv-done"),
+    *("while", "conditional"),
+)
+"""Opcodes whose result may differ from device to device. A loop's result is a tuple; each of its
+elements has classes of its own.
+"""
 
 _JOINED = ("all-reduce", "all-gather", "collective-broadcast")
 """Collectives that give all devices of a group the same result."""
@@ -103,34 +108,32 @@ class Alike:
 
     def _of_node(self, name: str) -> Classes:
         node = self._flow.nodes[name]
-        given = self._all(self._flow.inputs[name])
         opcode = node.opcode
-        if opcode in ("while", "conditional") or opcode in _UNLIKE:
+        if opcode in _UNLIKE:
             return self._apart
         if opcode == "dynamic-slice" and (row := self._row(name)):
             return numbered(row)
+        given = self._all(self._flow.inputs[name])
         operation = self._module.operation(node)
         kind = KIND_OF_OPCODE.get(operation.opcode)
         if kind is None or opcode.endswith(("-done", "-update")):
             return given
-        if kind in _JOINED:
-            return moved(given, operation.replica_groups, is_split=False)
-        if kind == "collective-permute":
-            return _permuted(given, operation.source_target_pairs)
         if kind in ("send", "recv"):
             return self._apart
-        return moved(given, operation.replica_groups, is_split=True)
+        if kind == "collective-permute":
+            return _permuted(given, operation.source_target_pairs)
+        is_split = kind not in _JOINED
+        return moved(given, operation.replica_groups, is_split=is_split)
 
     def _row(self, name: str) -> tuple[int, ...]:
         """The values that devices take from a row of constants, one each, if the device number is
         the index; else empty.
         """
-        row, *start = self._flow.inputs[name]
+        row, *starts = self._flow.inputs[name]
         values = self._module.instructions[row].row
-        if len(values) != len(self._same) or len(start) != 1:
+        if len(values) != len(self._same) or len(starts) != 1:
             return ()
-        seen = self._flow.looked_at(start[0], RESHAPED)
-        is_by_device = any(self._flow.opcode(each) == "partition-id" for each in seen)
+        is_by_device = self._flow.comes_from(starts[0], ("partition-id",), RESHAPED)
         return values if is_by_device else ()
 
 
@@ -160,11 +163,12 @@ def moved(given: Classes, groups: Groups, *, is_split: bool) -> Classes:
         groups: groups of devices; if empty, all devices are one group.
         is_split: whether each device of a group gets a part of its own.
     """
-    labels: list[object] = [-1 - device for device in range(len(given))]
-    for group in groups or (tuple(range(len(given))),):
-        held = tuple([given[device] for device in group if device < len(given)])
+    devices = range(len(given))
+    labels: list[object] = [-1 - device for device in devices]
+    for group in groups or (tuple(devices),):
+        held = tuple([given[device] for device in group if device in devices])
         for place, device in enumerate(group):
-            if device < len(given):
+            if device in devices:
                 labels[device] = (held, place if is_split else 0)
     return numbered(labels)
 

@@ -95,8 +95,7 @@ def _scatter(flow: Flow, name: str) -> Instruction | None:
     for each in flow.looked_at(flow.made_by(name), RESHAPED):
         if flow.opcode(each) == "scatter":
             node = flow.nodes[each]
-            before = flow.looked_at(flow.inputs[each][0], RESHAPED)
-            is_new = any(flow.opcode(one) in _ZEROS for one in before)
+            is_new = flow.comes_from(flow.inputs[each][0], _ZEROS, RESHAPED)
             return node if is_new and not overwrites(flow.module, node) else None
     return None
 
@@ -110,20 +109,19 @@ def _priced(
 ) -> _Dense:
     module, hardware = step.module, step.hardware
     group = group_of(module, collective, hardware)
-    table = places_of(module, scatter)
     rows = rows_of(module, scatter) * group.size
-    item = BITS.get(flow.shape(scatter.name).dtype, 32) // 8
-    width = width_of(module, scatter)
-    size = rows * (width * item + _INDEX_BYTES)
-    exchange_us = group_us("all-gather", group, size, hardware)
-    added_us = sorted_us(hardware, rows, rows * width * item, 0)
+    number_bytes = BITS.get(flow.shape(scatter.name).dtype, 32) // 8
+    row_bytes = width_of(module, scatter) * number_bytes
+    exchanged_bytes = rows * (row_bytes + _INDEX_BYTES)
+    exchange_us = group_us("all-gather", group, exchanged_bytes, hardware)
+    added_us = sorted_us(hardware, rows, rows * row_bytes, 0)
     times = step.count.get(collective.name, 1.0)
     alike = joined(flow, [scatter.name])
     whole_us = taken_us(step, {flow.kernel[each] for each in alike})
     return _Dense(
         collective=collective.name,
         scatter=flow.kernel[scatter.name],
-        table=table,
+        table=places_of(module, scatter),
         rows=rows,
         now_us=now_us,
         other_us=times * (exchange_us + added_us),

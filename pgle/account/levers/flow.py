@@ -294,6 +294,13 @@ class Flow:
         """The first `_MOST_STEPS` values of `upstream`, so that time stays linear in the module."""
         return islice(self.upstream((name,), through), _MOST_STEPS)
 
+    def comes_from(
+        self, name: str, opcodes: Iterable[str], through: frozenset[str]
+    ) -> bool:
+        """Whether a node with one of some opcodes is among the values of `looked_at`."""
+        seen = map(self.opcode, self.looked_at(name, through))
+        return not set(opcodes).isdisjoint(seen)
+
     def is_gradient(self, name: str) -> bool:
         """Whether a node belongs to the backward pass, by the framework's name of it."""
         return GRADIENT in self.nodes[name].op_name

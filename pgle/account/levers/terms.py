@@ -51,19 +51,18 @@ def terms(flow: Flow, forward: Sequence[Scores]) -> Terms:
     Args:
         forward: their scores in the forward pass.
     """
-    ways = [(item, _between(flow, item)) for item in forward]
-    masking = list(chain.from_iterable(_before(*each) for each in ways))
-    orders = list(_orders(flow, masking))
-    is_masked = any(_masks(flow, name, way) for name, way in masking)
-    is_biased = any(_biases(flow, name, way) for name, way in masking)
-    drops = any(_drops(flow, item, way) for item, way in ways)
+    ways = [_Way(flow, item, _between(flow, item)) for item in forward]
+    orders = list(chain.from_iterable(way.orders() for way in ways))
+    is_masked = any(way.is_masked for way in ways)
+    is_biased = any(way.is_biased for way in ways)
+    is_capped = any(way.is_capped for way in ways)
     return Terms(
         is_causal=bool(orders),
         is_only_causal=all(_is_plain(flow, name) for name in orders),
         is_masked=is_masked,
         is_biased=is_biased,
-        is_capped=any(flow.opcode(name) == "tanh" for name, _ in masking),
-        drops=drops,
+        is_capped=is_capped,
+        drops=any(way.drops for way in ways),
     )
 
 
@@ -71,88 +70,133 @@ def is_causal(flow: Flow, item: Scores) -> bool:
     """Whether a mask compares positions of queries and keys. A mask that surely hides earlier keys
     does not count.
     """
-    opcodes = (*_MASKING, "add")
-    way = {*item.before, *item.after}
-    for name in item.before:
-        if flow.nodes[name].opcode in opcodes and any(
-            _order(flow, each) and _hides_later(flow, name, each, way) is not False
-            for each in flow.inputs[name]
-        ):
-            return True
-    return False
+    way = _Way(flow, item, frozenset((*item.before, *item.after)))
+    masking = [name for name in item.before if flow.opcode(name) in (*_MASKING, "add")]
+    orders = (way.orders_among(flow.inputs[name], name) for name in masking)
+    return any(chain.from_iterable(orders))
 
 
-def _between(flow: Flow, item: Scores) -> set[str]:
+def _between(flow: Flow, item: Scores) -> frozenset[str]:
     """The nodes on the way from the scores to the product that takes their softmax."""
-    reached = {*item.before, *item.after}
+    left = {*item.before, *item.after}
     todo = item.values(flow)
     found: set[str] = set()
     for name in todo:
-        left = reached - found
-        new = [each for each in flow.inputs[name] if each in left]
-        found.update(new)
+        new = left.intersection(flow.inputs[name])
+        left -= new
+        found |= new
         todo += new
-    return found
+    return frozenset(found)
 
 
-def _before(item: Scores, way: set[str]) -> Iterator[tuple[str, set[str]]]:
-    """The nodes of `way` before the exponential, each with the whole way."""
-    for name in item.before:
-        if name in way:
-            yield name, way
+@dataclass(frozen=True)
+class _Way:
+    """The way from scores through their softmax."""
 
+    flow: Flow
+    scores: Scores
+    nodes: frozenset[str]  # nodes on the way
 
-def _orders(flow: Flow, masking: Iterable[tuple[str, set[str]]]) -> Iterator[str]:
-    """The masks that some nodes apply and that are computed from the order of positions."""
-    for name, way in masking:
-        if flow.opcode(name) in (*_MASKING, *_ADDING):
-            for given in flow.inputs[name]:
-                is_order = given not in way and _order(flow, given)
-                if is_order and _hides_later(flow, name, given, way) is not False:
-                    yield given
+    @property
+    def _before(self) -> list[str]:
+        """The nodes before the exponential."""
+        return [name for name in self.scores.before if name in self.nodes]
 
+    def _others(self, name: str) -> list[str]:
+        """The inputs of a node that are not on the way."""
+        return [each for each in self.flow.inputs[name] if each not in self.nodes]
 
-def _masks(flow: Flow, name: str, way: set[str]) -> bool:
-    """Whether a node applies a mask that may differ from the causal one."""
-    if flow.opcode(name) not in _MASKING:
-        return False
-    others = [each for each in flow.inputs[name] if each not in way]
-    is_plain = all(_is_plain(flow, each) for each in others)
-    return not is_plain or any(
-        _hides_later(flow, name, each, way) is False for each in others
-    )
+    def orders(self) -> Iterator[str]:
+        """The masks that are computed from the order of positions, and that may hide later keys."""
+        for name in self._before:
+            if self.flow.opcode(name) in (*_MASKING, *_ADDING):
+                yield from self.orders_among(self._others(name), name)
 
+    def orders_among(self, masks: Iterable[str], name: str) -> Iterator[str]:
+        """Those of the masks that `orders` lists, if a node applies them.
 
-def _hides_later(flow: Flow, name: str, mask: str, way: set[str]) -> bool | None:
-    """Whether a node hides later keys by a mask, and not earlier ones; None if unknown.
+        Args:
+            name: the node.
+        """
+        for mask in masks:
+            is_order = _order(self.flow, mask)
+            if is_order and self._hides_later(name, mask) is not False:
+                yield mask
 
-    Args:
-        way: the nodes from the scores to the product that takes their softmax.
-    """
-    inputs = flow.inputs[name]
-    axes = flow.shape(name).dimensions
-    keys = _axis_of_keys(flow, way, len(axes))
-    if flow.opcode(name) != "select" or inputs[0] != mask or keys is None:
+    @property
+    def is_masked(self) -> bool:
+        """Whether a node applies a mask that may differ from the causal one."""
+        return any(map(self._masks, self._before))
+
+    def _masks(self, name: str) -> bool:
+        if self.flow.opcode(name) not in _MASKING:
+            return False
+        others = self._others(name)
+        if not all(_is_plain(self.flow, each) for each in others):
+            return True
+        return any(self._hides_later(name, each) is False for each in others)
+
+    def _hides_later(self, name: str, mask: str) -> bool | None:
+        """Whether a node hides later keys by a mask, and not earlier ones; None if unknown."""
+        flow = self.flow
+        inputs = flow.inputs[name]
+        count = len(flow.shape(name).dimensions)
+        keys = self._axis_of_keys(count)
+        if flow.opcode(name) != "select" or inputs[0] != mask or keys is None:
+            return None
+        are_keys = tuple(axis == keys for axis in range(count))
+        is_later = _is_later(flow, mask, are_keys)
+        shows = inputs[1] in self.nodes
+        return None if is_later is None else is_later != shows
+
+    def _axis_of_keys(self, count: int) -> int | None:
+        """The axis of the scores over which the softmax is taken; None if unknown.
+
+        Args:
+            count: number of axes of the scores.
+        """
+        flow = self.flow
+        users = (flow.users.get(name, ()) for name in self.nodes)
+        for user in chain.from_iterable(users):
+            axes = flow.nodes[user].dimensions
+            if flow.opcode(user) == "reduce" and len(axes) == 1:
+                given = flow.shape(flow.inputs[user][0]).dimensions
+                return axes[0] if len(given) == count else None
         return None
-    are_keys = tuple(axis == keys for axis in range(len(axes)))
-    is_later = _is_later(flow, mask, are_keys)
-    shows = inputs[1] in way
-    return None if is_later is None else is_later != shows
 
+    @property
+    def is_capped(self) -> bool:
+        """Whether a tanh limits the scores."""
+        return any(self.flow.opcode(name) == "tanh" for name in self._before)
 
-def _axis_of_keys(flow: Flow, way: Iterable[str], count: int) -> int | None:
-    """The axis of the scores over which the softmax is taken; None if unknown.
+    @property
+    def is_biased(self) -> bool:
+        """Whether a node adds something to the scores."""
+        return any(map(self._biases, self._before))
 
-    Args:
-        count: number of axes of the scores.
-    """
-    users = chain.from_iterable(flow.users.get(name, ()) for name in way)
-    for user in users:
-        axes = flow.nodes[user].dimensions
-        if flow.opcode(user) == "reduce" and len(axes) == 1:
-            given = flow.shape(flow.inputs[user][0]).dimensions
-            return axes[0] if len(given) == count else None
-    return None
+    def _biases(self, name: str) -> bool:
+        """Whether a node adds something. A library's product may do so by itself."""
+        flow = self.flow
+        node = flow.nodes[name]
+        if name in flow.products:
+            is_fp8 = "f8" in node.custom_call_target
+            is_library = node.opcode == "custom-call" and not is_fp8
+            return is_library and len(flow.inputs[name]) > 2
+        if node.opcode not in _ADDING:
+            return False
+        others = self._others(name)
+        return not all(_is_plain(flow, one) or _is_reduced(flow, one) for one in others)
+
+    @property
+    def drops(self) -> bool:
+        """Whether weights are dropped or scaled after the softmax."""
+        return any(map(self._scales, self.nodes.intersection(self.scores.after)))
+
+    def _scales(self, name: str) -> bool:
+        opcode = self.flow.opcode(name)
+        if opcode not in ("multiply", "divide"):
+            return opcode == "select"
+        return not all(_is_reduced(self.flow, each) for each in self._others(name))
 
 
 def _is_later(flow: Flow, name: str, are_keys: tuple[bool, ...]) -> bool | None:
@@ -161,20 +205,20 @@ def _is_later(flow: Flow, name: str, are_keys: tuple[bool, ...]) -> bool | None:
     Args:
         are_keys: for each axis of the mask, whether it counts keys.
     """
-    flips = False
+    is_negated = False
     while name in flow.nodes and flow.opcode(name) != "compare":
-        flips ^= flow.opcode(name) == "not"
+        is_negated ^= flow.opcode(name) == "not"
         before = _before_moved(flow, name, are_keys)
         if before is None:
             return None
         name, are_keys = before
     if not _compares(flow, name):
         return None
-    sides = [_counts_keys(flow, each, are_keys) for each in flow.inputs[name]]
-    if None in sides or sides[0] == sides[1]:
+    left, right = (_counts_keys(flow, each, are_keys) for each in flow.inputs[name])
+    if left is None or right is None or left == right:
         return None
     is_larger = flow.nodes[name].direction in ("GT", "GE")
-    return (sides[0] == is_larger) != flips
+    return (left == is_larger) != is_negated
 
 
 def _counts_keys(flow: Flow, name: str, are_keys: tuple[bool, ...]) -> bool | None:
@@ -209,53 +253,24 @@ def _before_moved(
     return None
 
 
-def _biases(flow: Flow, name: str, way: set[str]) -> bool:
-    """Whether a node adds something to scores. A library's product may do so by itself."""
-    node = flow.nodes[name]
-    if name in flow.products:
-        is_library = (
-            node.opcode == "custom-call" and "f8" not in node.custom_call_target
-        )
-        return is_library and len(flow.inputs[name]) > 2
-    if node.opcode not in _ADDING:
-        return False
-    others = [each for each in flow.inputs[name] if each not in way]
-    return not all(_is_plain(flow, each) or _is_reduced(flow, each) for each in others)
-
-
-def _drops(flow: Flow, item: Scores, way: set[str]) -> bool:
-    """Whether weights are dropped or scaled after the softmax."""
-    for name in way.intersection(item.after):
-        opcode = flow.opcode(name)
-        others = [each for each in flow.inputs[name] if each not in way]
-        is_scaled = opcode in ("multiply", "divide")
-        if opcode == "select":
-            return True
-        if is_scaled and any(not _is_reduced(flow, each) for each in others):
-            return True
-    return False
-
-
 def _is_plain(flow: Flow, name: str) -> bool:
     """Whether a value is a single constant, or only the comparison of two positions."""
-    found = flow.looked_at(name, _MASKS)
-    seen = [each for each in found if not flow.before_loop(each)]
-    opcodes = set(map(flow.opcode, seen))
-    compared = [each for each in seen if flow.opcode(each) == "compare"]
-    if not compared:
-        return opcodes <= {"constant", "broadcast", *RESHAPED} and _is_one(flow, seen)
-    return opcodes <= _ORDER and len(compared) == 1 and _compares(flow, compared[0])
-
-
-def _is_one(flow: Flow, names: Iterable[str]) -> bool:
-    """Whether all constants among these have one element."""
-    constants = (name for name in names if flow.opcode(name) == "constant")
-    return all(flow.elements(name) == 1 for name in constants)
+    seen: dict[str, list[str]] = {}  # by opcode
+    for each in flow.looked_at(name, _MASKS):
+        if not flow.before_loop(each):
+            seen.setdefault(flow.opcode(each), []).append(each)
+    compared = seen.get("compare", [])
+    if compared:
+        is_order = len(compared) == 1 and _compares(flow, compared[0])
+        return is_order and seen.keys() <= _ORDER
+    constants = seen.get("constant", [])
+    is_one = all(flow.elements(each) == 1 for each in constants)
+    return is_one and seen.keys() <= {"constant", "broadcast", *RESHAPED}
 
 
 def _is_reduced(flow: Flow, name: str) -> bool:
     """Whether a value comes from a reduction: the largest score, or the sum of exponentials."""
-    return any(flow.opcode(each) == "reduce" for each in flow.looked_at(name, _TOTALS))
+    return flow.comes_from(name, ("reduce",), _TOTALS)
 
 
 def _order(flow: Flow, name: str) -> bool:
@@ -273,5 +288,4 @@ def _compares(flow: Flow, name: str) -> bool:
 
 def _counts(flow: Flow, name: str) -> bool:
     """Whether a value is a position: a counting sequence, perhaps shifted or reshaped."""
-    seen = flow.looked_at(name, _COUNTED)
-    return any(flow.opcode(each) == "iota" for each in seen)
+    return flow.comes_from(name, ("iota",), _COUNTED)
