@@ -35,9 +35,8 @@ class Attempt:
     values: ComparedValues | None = None
     module: Path | None = None  # the compiled module; None: not compiled
     work: float = 1.0  # amount of data relative to the unchanged program's
-    added: Controlled | None = (
-        None  # for flags: the gain over the best program without them
-    )
+    # for flags: the gain over the best program without them
+    added: Controlled | None = None
 
     @property
     def deciding_gain(self) -> Controlled:

@@ -358,9 +358,8 @@ def _covered(
 def _measured_on(path: AnyPath, profile: Profile) -> Iterator[LookupTable]:
     """Yield what XLA looked up in the profile run, if the profile is in a run directory."""
     folders = path.resolve().parents[:2] if isinstance(path, Path) else ()
-    for run in map(
-        RunDirectory, folders
-    ):  # RUN/profile.pbtxt, RUN/profiles/profile-HASH.pbtxt
+    # RUN/profile.pbtxt, RUN/profiles/profile-HASH.pbtxt
+    for run in map(RunDirectory, folders):
         if not run.is_recorded:
             continue
         try:

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import chain
 from pathlib import Path
@@ -94,9 +94,8 @@ def compare_ranks(paths: Sequence[AnyPath]) -> Ranks:
         for path in rank.dumps:
             try:
                 _read_dumps(rank, path)
-            except (
-                UserError
-            ) as error:  # a job that ends during a dump leaves a truncated file
+            except UserError as error:
+                # a job that ends during a dump leaves a truncated file
                 damaged.append(f"rank {label}: {error.what}")
         _know_facts(rank)
         for path in rank.logs:
@@ -106,12 +105,7 @@ def compare_ranks(paths: Sequence[AnyPath]) -> Ranks:
     if len(ranks) < 2 and not logged and not is_only_log:
         raise UserError(ONE_RANK, where=paths[0], remedy=NAME_OTHERS)
     found, compared = _compared(ranks)
-    if logged:
-        placed = {rank: [place] for place, rank in enumerate(logged)}
-        for place in differences(logged, placed):
-            collective = next(filter(None, (side.collective for side in place.sides)))
-            cause = f"{collective.label} in NCCL's log"
-            found.append(RankDifference("NCCL", place, cause))
+    found += _logged_differences(logged)
     sizes = [len(order.starts) for order in (*compared, *logged.values())]
     return Ranks(
         ranks=tuple(logged or ranks),
@@ -154,18 +148,22 @@ def _gather(paths: Sequence[AnyPath]) -> dict[str, Rank]:
             )
     found = [str(path) for path in (*dumps, *logs)]
     shared = os.path.commonpath(found) if len(found) > 1 else "."
-    for label, path in zip(_labels(dumps, shared), dumps, strict=True):
+    for label, path in _labelled(dumps, shared):
         ranks.setdefault(label, Rank()).dumps.append(path)
-    for label, path in zip(_labels(logs, shared), logs, strict=True):
+    for label, path in _labelled(logs, shared):
         ranks.setdefault(label, Rank()).logs.append(path)
     return ranks
 
 
-def _labels(paths: Sequence[AnyPath], shared: str) -> list[str]:
-    """Return the number that distinguishes each path, else the part that the paths do not share."""
+def _labelled(paths: Sequence[AnyPath], shared: str) -> Iterable[tuple[str, AnyPath]]:
+    """Return each path with the number that distinguishes it, else with the part that the paths do
+    not share.
+    """
     names = [os.path.relpath(str(path), shared) for path in paths]
-    number = re.search(r"rank\D?(\d+)", names[0]) if len(names) == 1 else None
-    return rank_labels(names) if number is None else [str(int(number[1]))]
+    labels = rank_labels(names)
+    if len(names) == 1 and (number := re.search(r"rank\D?(\d+)", names[0])):
+        labels = [str(int(number[1]))]
+    return zip(labels, paths, strict=True)
 
 
 def _stage(path: AnyPath) -> dict[int, RankFiles]:
@@ -201,15 +199,12 @@ def _of_stage(files: RankFiles) -> Rank:
 def _in_folder(folder: AnyPath) -> tuple[list[AnyPath], list[AnyPath], list[AnyPath]]:
     """Return the folder itself if it holds dumps, its subfolders with dumps, and its logs."""
     items = sorted(folder.iterdir(), key=str)
-    has_dumps = any(is_hlo(item) and "module_" in item.name for item in items)
-    inner = [
-        item
-        for item in items
-        if item.is_dir() and any(is_hlo(one) for one in item.iterdir())
-    ]
+    folders = [item for item in items if item.is_dir()]
+    inner = [item for item in folders if any(map(is_hlo, item.iterdir()))]
+    if any(is_hlo(item) and "module_" in item.name for item in items):
+        return [folder], inner, []
     logs = logs_in(folder, LOG_SUFFIXES) or logs_in(folder, TEXT_SUFFIXES)
-    own = [folder] if has_dumps else []
-    return own, inner, [] if has_dumps else logs
+    return [], inner, logs
 
 
 # Read the files of a rank.
@@ -238,9 +233,8 @@ def _beside(module: Module) -> dict[str, str]:
         found["autotuning"] = f"sha256 {content_digest(results)[0][:12]}…"
     options = source.with_name(f"{stem}.debug_options")
     if options.is_file():
-        pairs = re.findall(
-            r"^(\w+): (.*)$", options.read_text("utf-8", "replace"), re.M
-        )
+        text = options.read_text("utf-8", "replace")
+        pairs = re.findall(r"^(\w+): (.*)$", text, re.M)
         found |= shared_settings(dict(pairs))
     return found
 
@@ -320,18 +314,27 @@ def _compared(
     compared: list[Launches] = []
     causes = {label: rank.causes for label, rank in ranks.items()}
     for key in _modules(ranks):
-        orders = {
-            label: rank.orders[key]
-            for label, rank in ranks.items()
-            if key in rank.orders
-        }
+        having = {label: rank for label, rank in ranks.items() if key in rank.orders}
+        orders = {label: rank.orders[key] for label, rank in having.items()}
         compared += orders.values()
         placed = _placed(ranks, next(iter(orders.values())).devices)
-        found += [
-            RankDifference(key[0], place, explained(place, causes))
-            for place in differences(orders, placed)
-        ]
+        for place in differences(orders, placed):
+            cause = explained(place, causes)
+            found.append(RankDifference(key[0], place, cause))
     return found, compared
+
+
+def _logged_differences(logged: Mapping[str, Launches]) -> Iterator[RankDifference]:
+    """Yield the differences in NCCL's log.
+
+    Args:
+        logged: the launches of each rank.
+    """
+    placed = {rank: [place] for place, rank in enumerate(logged)}
+    for place in differences(logged, placed):
+        collective = next(filter(None, (side.collective for side in place.sides)))
+        cause = f"{collective.label} in NCCL's log"
+        yield RankDifference("NCCL", place, cause)
 
 
 def _modules(ranks: Mapping[str, Rank]) -> dict[tuple[str, int], None]:
@@ -375,14 +378,11 @@ def _unknown(ranks: Mapping[str, Rank]) -> Iterator[str]:
             if cause := cause_of(one.causes, rank.causes):
                 yield f"ranks {first} and {label} may differ: {cause}"
     else:
-        for name, number in _modules(ranks):
-            lacking = [
-                label
-                for label, rank in ranks.items()
-                if (name, number) not in rank.orders
-            ]
+        for key in _modules(ranks):
+            lacking = [name for name, rank in ranks.items() if key not in rank.orders]
             if lacking:
-                yield f"no dump of {name} from rank {some(lacking, 4)}: its order is unknown"
+                which = some(lacking, 4)
+                yield f"no dump of {key[0]} from rank {which}: its order is unknown"
     counts = [int(rank.facts.get("process_count", 0)) for rank in ranks.values()]
     missing = max(counts, default=0) - len(ranks)
     if missing > 0:

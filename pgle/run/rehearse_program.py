@@ -454,9 +454,8 @@ def prepared(
             # otherwise the account reports the idle devices
             if not request.facts.leaves_idle(own):
                 warnings = (*remarks, *warnings)
-        if (
-            question
-        ):  # once more: the program may have written files that its command line names
+        # once more: the program may have written files that its command line names
+        if question:
             request = replace(request, program=_program_digest(asked.words))
         request = replace(request, profile=asked.profile, warnings=warnings)
         yield command, with_hosts_flag(request)

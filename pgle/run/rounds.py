@@ -55,9 +55,8 @@ def run_rounds(
     with RunDirectory(asked.folder).held():
         finished = _finished(asked.folder, plan)[: len(letters)]
         for number, letter in enumerate(letters[len(finished) :], len(finished) + 1):
-            folder = free(
-                asked.folder / f"{number:02d}-{letter}", "."
-            )  # left by a run that failed
+            # left by a run that failed
+            folder = free(asked.folder / f"{number:02d}-{letter}", ".")
             tell(f"run {number} of {len(letters)} ({letter}): {folder}")
             _run(commands[letter == "B"], folder, f"run {number} ({letter})")
             read_runs(str(folder / inside[letter == "B"]), pattern=asked.pattern)

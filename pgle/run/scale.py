@@ -280,9 +280,8 @@ def _devices_in(path: Path, asked: Sequence[int]) -> int:
     if path.suffix in OF_JAX:
         found = devices_of(path)
     elif (data := read_bytes(path)).lstrip().startswith(b"HloModule"):
-        partitions, replicas = partitions_of(
-            data.decode(errors="replace")
-        )  # shardings may name devices that the header omits
+        # shardings may name devices that the header omits
+        partitions, replicas = partitions_of(data.decode(errors="replace"))
         found = (partitions or 1) * replicas
     else:
         found = read_module(path).num_devices
@@ -638,9 +637,8 @@ def _captured(
         return at(trial.devices, where), ()
     sizes = bases(trial.devices, MOST_DEVICES, trial.per_host)
     steps = {}
-    for (
-        size
-    ) in sizes:  # smallest first: it alone is captured if the step cannot be grown
+    # smallest first: it alone is captured if the step cannot be grown
+    for size in sizes:
         steps[size] = step = choose_module(at(size, where / str(size)), request.module)
         if partitioned(step) != step:
             raise UnfitError(

@@ -76,9 +76,8 @@ def compare(schedule: LhsSchedule, profile: Profile) -> ScheduleEvidence:
 
     table = LookupTable(_on_gpu(schedule.module), schedule.module)
     costs = table.costs(profile)
-    if table.lacking(costs) or not any(
-        cost.cost_us for cost in costs.values()
-    ):  # costs of 0 µs cover no time
+    # costs of 0 µs cover no time
+    if table.lacking(costs) or not any(cost.cost_us for cost in costs.values()):
         known = _weighed(table, profile)
     else:
         count = len(costs)

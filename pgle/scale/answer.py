@@ -80,9 +80,8 @@ class ScaleRow:
 
     devices: int
     values: Mapping[str, str] = field(default_factory=dict)  # by varied name
-    shown: Mapping[str, str] = field(
-        default_factory=dict
-    )  # the same with placeholders replaced by this size's numbers
+    # the same with placeholders replaced by this size's numbers
+    shown: Mapping[str, str] = field(default_factory=dict)
     failure: str = ""  # why there is no step, in one line; then all below is empty
     module: str = ""  # name of the step's module
     hosts: int = 1
@@ -104,18 +103,16 @@ class ScaleRow:
     memory_bytes: int | None = None
     limit_bytes: int | None = None  # memory of jax's allocator; None if unlimited
     costs_are: str = "estimated"  # ``measured``, ``simulated and estimated``, …
-    covered_share: float | None = (
-        None  # share of the computing time whose cost is in the given profile
-    )
+    # share of the computing time whose cost is in the given profile
+    covered_share: float | None = None
     wall_s: float = 0.0  # time to make the row
     scheduled: str = ""  # file of the scheduled module, relative to the folder of rows
     # file of the program's module in that folder, if it was grown from smaller captures
     grown: str = ""
     warnings: tuple[str, ...] = ()
     fitted: str = ""  # the name whose value was chosen so that the row fits
-    tried: Mapping[str, int | None] = field(
-        default_factory=dict
-    )  # memory_bytes by value of the fitted name
+    # memory_bytes by value of the fitted name
+    tried: Mapping[str, int | None] = field(default_factory=dict)
     control: RowControl | None = None  # None if kernels of products do not matter
     account: Account | None = None  # the account of `pgle rehearse` at this size
 

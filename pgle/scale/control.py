@@ -74,13 +74,12 @@ def _is_other_best(first: ScaleAnswer, other: ScaleAnswer) -> bool:
     """Whether the compilations have different best variants, and the difference is more than
     rounding.
     """
-    if (
-        not first.best
-        or not other.best
-        or first.best[-1].row.variant == other.best[-1].row.variant
-    ):
+    if not first.best or not other.best:
         return False
-    here, there = first.best[-1].row, other.best[-1].row
+    here = first.best[-1].row
+    there = other.best[-1].row
+    if here.variant == there.variant:
+        return False
     pairs = list(zip(first.rows, other.rows, strict=True))
     one = next(pair for pair in pairs if pair[0].row is here)
     two = next(pair for pair in pairs if pair[1].row is there)
@@ -95,12 +94,8 @@ def _turns(one: tuple[Judged, Judged], two: tuple[Judged, Judged]) -> bool:
         return False
     first = _lead(one[0], two[0])
     other = _lead(one[1], two[1])
-    is_turned = first * other < 0
-    return (
-        is_turned
-        and min(abs(first), abs(other)) >= ROUNDED
-        and is_worth(max(abs(first), abs(other)))
-    )
+    least, most = sorted((abs(first), abs(other)))
+    return first * other < 0 and least >= ROUNDED and is_worth(most)
 
 
 def _lead(one: Judged, two: Judged) -> float:
@@ -112,15 +107,14 @@ def _lead(one: Judged, two: Judged) -> float:
 
 def _joined(first: ScaleAnswer, other: ScaleAnswer) -> ScaleAnswer:
     """The first answer, with ranges that also hold the other compilation's ranges."""
-    both = {
-        id(one): replace(
-            one,
-            interval_us=_hull(one.interval_us, two.interval_us),
-            efficiency_range=_hull(one.efficiency_range, two.efficiency_range),
-        )
-        for one, two in zip(first.rows, other.rows, strict=True)
-        if one.efficiency is not None and two.efficiency is not None
-    }
+    both: dict[int, Judged] = {}
+    for one, two in zip(first.rows, other.rows, strict=True):
+        if one.efficiency is not None and two.efficiency is not None:
+            both[id(one)] = replace(
+                one,
+                interval_us=_hull(one.interval_us, two.interval_us),
+                efficiency_range=_hull(one.efficiency_range, two.efficiency_range),
+            )
 
     def of(item: Judged) -> Judged:
         return both.get(id(item), item)

@@ -15,7 +15,7 @@ from collections.abc import Generator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from functools import cache, partial
-from itertools import product, zip_longest
+from itertools import chain, product, zip_longest
 from math import isfinite
 
 from pgle.errors import UserError, suggestion
@@ -45,9 +45,8 @@ _PLACE = re.compile(r"\{\{|\}\}|\{(\w+(?: *[*/] *\w+)*)\}", re.ASCII)
 Two braces mean one literal brace.
 """
 
-_SUM = re.compile(
-    r"\{[\w *\/+%()-]+\}", re.ASCII
-)  # braces around any other calculation
+# braces around any other calculation
+_SUM = re.compile(r"\{[\w *\/+%()-]+\}", re.ASCII)
 
 
 class UnfitError(ValueError):
@@ -102,12 +101,9 @@ class SizeTrial:
     @property
     def name(self) -> str:
         """A file name: ``64`` or ``64-mesh=fsdp8``, with the digest if there is one."""
-        words = [
-            str(self.devices),
-            self.digest,
-            *(f"{name}={value}" for name, value in self.values),
-        ]
-        return re.sub(r"[^\w.=-]+", "_", "-".join(filter(None, words)))[:120]
+        values = (f"{name}={value}" for name, value in self.values)
+        words = filter(None, (str(self.devices), self.digest, *values))
+        return re.sub(r"[^\w.=-]+", "_", "-".join(words))[:120]
 
 
 def trials(
@@ -208,31 +204,38 @@ def check_names(words: Sequence[str], varied: Mapping[str, Sequence[str]]) -> No
             remedy="choose another name",
         )
     used = set[str]()
-    for texts, known in [
-        (words, own | set(varied)),
-        *((values, own) for values in varied.values()),
-    ]:
-        for text in texts:
-            found = set[str]()
-            for match in _PLACE.finditer(text):
-                found.update(re.findall(r"[A-Za-z_]\w*", match[1] or ""))
-            if unknown := sorted(found - known):
-                remedy = suggestion(unknown[0], known) or f"add --vary {unknown[0]}=A,B"
-                remedy += f"; for braces of your own write {{{{{unknown[0]}}}}}"
-                raise UserError(
-                    "has no value", where=f"{{{unknown[0]}}}", remedy=remedy
-                )
-            for wrong in _SUM.findall(_PLACE.sub("", text)):
-                if known & set(re.findall(r"\w+", wrong)):
-                    remedy = "only * and / are worked out: {4*devices}, {batch/hosts}"
-                    raise UserError("is not a placeholder", where=wrong, remedy=remedy)
-            used |= found
-    if unused := [name for name in varied if name not in used]:
+    for word in words:
+        used |= _names_in(word, own | set(varied))
+    for value in chain.from_iterable(varied.values()):
+        used |= _names_in(value, own)
+    unused = next((name for name in varied if name not in used), None)
+    if unused is not None:
         raise UserError(
             "is not in the command",
-            where=f"--vary {unused[0]}",
-            remedy=f"write {{{unused[0]}}} in it",
+            where=f"--vary {unused}",
+            remedy=f"write {{{unused}}} in it",
         )
+
+
+def _names_in(text: str, known: set[str]) -> set[str]:
+    """The names in the placeholders of a text.
+
+    Raises:
+        UserError: a name is not known, or braces surround another calculation with a known one.
+    """
+    found = set[str]()
+    for match in _PLACE.finditer(text):
+        found.update(re.findall(r"[A-Za-z_]\w*", match[1] or ""))
+    unknown = min(found - known, default=None)
+    if unknown is not None:
+        remedy = suggestion(unknown, known) or f"add --vary {unknown}=A,B"
+        remedy += f"; for braces of your own write {{{{{unknown}}}}}"
+        raise UserError("has no value", where=f"{{{unknown}}}", remedy=remedy)
+    for wrong in _SUM.findall(_PLACE.sub("", text)):
+        if not known.isdisjoint(re.findall(r"\w+", wrong)):
+            remedy = "only * and / are worked out: {4*devices}, {batch/hosts}"
+            raise UserError("is not a placeholder", where=wrong, remedy=remedy)
+    return found
 
 
 def _filled(text: str, values: Mapping[str, str]) -> str:
@@ -305,13 +308,12 @@ def grown(modules: Mapping[int, str], devices: int) -> str:
         first = _first_unlike(words)
         counts = ", ".join(map(str, sizes))
         raise UnfitError(f"{first} of its module is another program at {counts} GPUs")
-    rule = cache(
-        partial(_at, devices, sizes)
-    )  # a module has few different numbers, but each of them thousands of times
-    made = [rule(now) for now in zip(*(part[1::2] for part in split), strict=True)]
-    return "".join(
-        word + number for word, number in zip(words[0], [*made, ""], strict=True)
-    )
+    # a module has few different numbers, but each of them thousands of times
+    rule = cache(partial(_at, devices, sizes))
+    numbers = (part[1::2] for part in split)
+    made = [*map(rule, zip(*numbers, strict=True)), ""]
+    pairs = zip(words[0], made, strict=True)
+    return "".join(chain.from_iterable(pairs))
 
 
 def _decimal(match: re.Match[str]) -> str:
@@ -331,29 +333,35 @@ def _at(devices: int, sizes: Sequence[int], texts: tuple[str, ...]) -> str:
     """
     if texts.count(texts[0]) == len(texts):
         return texts[0]
-    values = [Fraction(text) for text in texts]
-    whole = all(text.lstrip("-").isdigit() and str(int(text)) == text for text in texts)
+    small, middle, large = map(Fraction, texts)
+    small_at, middle_at, large_at = sizes
+    whole = all(map(_is_whole, texts))
     near = Fraction(0) if whole else ROUNDED
-    slope = (values[1] - values[0]) / (sizes[1] - sizes[0])
-    shares = [value * size for value, size in zip(values, sizes, strict=True)]
-    if abs(values[2] - values[1] - slope * (sizes[2] - sizes[1])) <= near * abs(
-        values[2]
-    ):
-        found = values[2] + slope * (devices - sizes[2])
-    elif max(shares) - min(shares) <= near * abs(shares[2]):
-        found = shares[2] / devices
+    slope = (middle - small) / (middle_at - small_at)
+    off = large - middle - slope * (large_at - middle_at)
+    totals = (small * small_at, middle * middle_at, large * large_at)
+    if abs(off) <= near * abs(large):
+        found = large + slope * (devices - large_at)
+    elif max(totals) - min(totals) <= near * abs(totals[-1]):
+        found = totals[-1] / devices
     else:
-        raise UnfitError(
-            f"{', '.join(texts)} at {', '.join(map(str, sizes))} GPUs follow no rule"
-        )
+        numbers = ", ".join(texts)
+        counts = ", ".join(map(str, sizes))
+        raise UnfitError(f"{numbers} at {counts} GPUs follow no rule")
     if whole and found.denominator != 1:
-        raise UnfitError(
-            f"{texts[2]} at {sizes[2]} GPUs cannot be divided at {devices}"
-        )
+        what = f"{texts[-1]} at {large_at} GPUs cannot be divided at {devices}"
+        raise UnfitError(what)
     return str(found) if whole else f"{float(found):.9E}"
+
+
+def _is_whole(text: str) -> bool:
+    """Whether a number is written as an integer."""
+    return text.lstrip("-").isdigit() and str(int(text)) == text
 
 
 def _first_unlike(modules: list[list[str]]) -> str:
     """The first line on which modules differ in more than numbers."""
-    lines = zip_longest(*("#".join(words).splitlines() for words in modules))
-    return f"line {next(at for at, line in enumerate(lines, 1) if line.count(line[0]) < len(line))}"
+    texts = ("#".join(words).splitlines() for words in modules)
+    lines = enumerate(zip_longest(*texts), 1)
+    unlike = (number for number, line in lines if line.count(line[0]) < len(line))
+    return f"line {next(unlike)}"

@@ -96,9 +96,8 @@ def axes(
     together: dict[str, str] = {}
     taken = {*given, *(known[name].use for name in given if name in known)} - {""}
     for setting in known.values():
-        current = setting.use and known_in(
-            setting.use, jaxlib
-        )  # its newer name is tried instead
+        # its newer name is tried instead
+        current = setting.use and known_in(setting.use, jaxlib)
         if (
             current
             or {setting.name, setting.use} & taken
@@ -152,9 +151,8 @@ class _Facts:
                 unrolled = max(
                     unrolled, inside * prod(count or inf for _, count in around)
                 )
-        if (
-            "reduce-scatter" in looped
-        ):  # XLA pipelines these as all-reduces, before it joins each with its slice
+        # XLA pipelines these as all-reduces, before it joins each with its slice
+        if "reduce-scatter" in looped:
             looped.add("all-reduce")
         joined = frozenset(
             place
@@ -348,23 +346,18 @@ class Trial:
     label: str  # what was tried, in words
     step_us: float | None = None  # by the likely costs; None if it did not compile
     exposed_us: float = 0.0  # exposed communication in a step
-    exposed_by_kind: Mapping[str, float] = field(
-        default_factory=dict
-    )  # the same by kind of collective
+    # the same by kind of collective
+    exposed_by_kind: Mapping[str, float] = field(default_factory=dict)
     worlds_us: tuple[float, ...] = ()  # the step in each world
-    temp_bytes: int | None = (
-        None  # temporary memory that XLA plans; None if it wrote no report
-    )
-    memory_bytes: int | None = (
-        None  # all device memory that XLA plans; None if it wrote no report
-    )
+    # temporary memory that XLA plans; None if it wrote no report
+    temp_bytes: int | None = None
+    # all device memory that XLA plans; None if it wrote no report
+    memory_bytes: int | None = None
     lower_bound: bool = False  # whether `step_us` is only a lower bound
-    modelled: int = (
-        0  # collectives that the program did not have before; their costs are modelled
-    )
-    program: str = (
-        ""  # fingerprint before scheduling; settings that share it are the same program
-    )
+    # collectives that the program did not have before; their costs are modelled
+    modelled: int = 0
+    # fingerprint before scheduling; settings that share it are the same program
+    program: str = ""
     # label of an earlier trial with the same program and schedule; empty if there is none
     same_as: str = ""
     failure: str = ""  # why it did not compile; empty if it did
@@ -636,9 +629,8 @@ class Spread:
     collectives: float = 0.3
     # likely fixed part of each collective, at most half of its time; worlds have 0 to twice as much
     fixed_us: float = 30.0
-    contention: float = (
-        1.0  # slowdown of kernels during collectives, from none to twice the likely one
-    )
+    # slowdown of kernels during collectives, from none to twice the likely one
+    contention: float = 1.0
     launch: float = 1.0  # launch gaps and host time, from none to twice
 
 

@@ -180,9 +180,8 @@ def dump_near(folder: Path, modules: Mapping[str, Collection[str]]) -> Path | No
         return next(iter(found), None)
     prints = {path: set(map(_fingerprint, named[path])) for path in found}
     known = [path for path in found if wanted & prints[path]]
-    is_one = all(
-        here == prints[found[0]] for here in prints.values()
-    )  # the dumps of one job's ranks
+    # the dumps of one job's ranks
+    is_one = all(here == prints[found[0]] for here in prints.values())
     return next(iter(known or (found if is_one else ())), None)
 
 

@@ -54,9 +54,8 @@ class ProgramLaunch:
     options: tuple[str, ...] = ()  # options of every pgle command that starts programs
     profiling: tuple[str, ...] = ()  # options of commands that profile it
     capture: str = ""  # the profiler; empty: pgle chooses
-    run: RunDirectory | None = (
-        None  # the run directory with its measurements; None: not measured yet
-    )
+    # the run directory with its measurements; None: not measured yet
+    run: RunDirectory | None = None
     bounds: tuple[str, ...] = ()  # options of commands that judge its profile
 
     def with_flags(self, flags: Sequence[str]) -> ProgramLaunch:

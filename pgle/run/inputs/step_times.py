@@ -231,9 +231,8 @@ def _suffix(path: Path) -> str:
 
 def _read_file(path: Path, pattern: str | None) -> Series:
     suffix = _suffix(path)
-    if (
-        is_trace(path) or suffix == ".pb"
-    ):  # not named like an xplane; the reader of traces lists valid names
+    # not named like an xplane; the reader of traces lists valid names
+    if is_trace(path) or suffix == ".pb":
         return _read_trace(path)
     if is_event_file(path):
         return _read_events(path)
@@ -245,9 +244,8 @@ def _read_file(path: Path, pattern: str | None) -> Series:
             "is empty", where=path, remedy="did the run end before its first step?"
         )
     if suffix in (*TABLES, *JSON_LINES) and lines.has_more_than(MOST_STEPS):
-        check_count(
-            str(path), MOST_STEPS + 1
-        )  # check this before parsing for hours: each line is a step
+        # check this before parsing for hours: each line is a step
+        check_count(str(path), MOST_STEPS + 1)
     if suffix in TABLES:
         series = read_csv(lines, str(path))
     elif suffix in JSON_LINES or (pattern is None and first.lstrip().startswith("{")):

@@ -29,9 +29,8 @@ if TYPE_CHECKING:
 REPORT_SUFFIXES = (".nsys-rep", ".qdrep", ".qdstrm")
 EXPORT_SUFFIXES = (".sqlite", ".db")
 
-PARALLEL_BYTES = (
-    64 << 20
-)  # bytes of inputs from which several processes read faster than one
+# bytes of inputs from which several processes read faster than one
+PARALLEL_BYTES = 64 << 20
 
 
 def read_traces(
