@@ -333,7 +333,7 @@ class _Trials:
         proves = proof(self.command, variants, best_of(self.attempts))
         memory = memory_warning(base.compiled, request.allocator_bytes, request.target)
         doubts = (*self.command.doubts, *base.compiled.warnings)
-        said = (*doubts, *request.warnings, carried, memory)
+        said = (*doubts, *request.warnings, carried, memory, *self._unchecked())
         attempted = self._attempted(every, is_written_as)
         shown = shown_of(self.attempts, base, self._kinds_in_vain(every))
         if not request.no_step:
@@ -462,6 +462,13 @@ class _Trials:
                 found.setdefault(change.kind, f"{change.name}: {UNCHANGED}")
         left = self._kinds_left(every)
         return {kind: how for kind, how in found.items() if kind not in left}
+
+    def _unchecked(self) -> Iterator[str]:
+        """Yield why the second compilation of a step is missing; some are empty."""
+        yield self.base.failure
+        for item in self.attempts:
+            if item.tried is not None and item.tried.failure:
+                yield f"{item.name}: {item.tried.failure}"
 
     def _kinds_left(self, every: Sequence[Alternative]) -> Collection[Kind]:
         """Return the kinds with alternatives that nobody tried."""

@@ -32,9 +32,10 @@ from pgle.run.coverage import MeasuredCosts, measured_for
 from pgle.run.process.on_worker import check_jaxlib, kept_for
 from pgle.run.process.workers import Workers, in_order
 from pgle.run.rehearse_program import RehearseRequest
+from pgle.run.second_compilation import unchecked
 from pgle.run.step_arguments import work_of
 from pgle.run.variants import ProgramVariants, Variants
-from pgle.schedule.control import Controlled, hangs_on_choice, other_choice
+from pgle.schedule.control import Controlled, hangs_on_choice
 from pgle.schedule.predict import Prediction, gain, predict
 from pgle.schedule.verdict import Verdict, judge
 
@@ -49,10 +50,11 @@ class Tried:
     compiled: CompileResult
     prediction: Prediction
     # prediction with XLA's other choice of kernels for matrix products; None: not compiled, since
-    # no such choice can change the answer
+    # no such choice can change the answer, or `failure`
     control: Prediction | None
     # prediction from estimated costs alone; None if `prediction` has no measured costs
     estimated: Prediction | None = None
+    failure: str = ""  # why there is no second compilation, in one line
 
     @property
     def step_us(self) -> float:
@@ -236,9 +238,14 @@ class StepMaker:
         self, session: Session, name: str, flags: Sequence[str], found: Tried
     ) -> Tried:
         """Return the step, compiled again with XLA's other choice of kernels for matrix
-        products.
+        products. If there is no second opinion, one compilation decides.
         """
-        other = session.schedule(f"{name}-control", (*flags, other_choice(flags)))
+        folder = f"{name}-control"
+        try:
+            again = session.with_other_kernels(folder, flags)
+        except UserError as error:
+            return replace(found, failure=unchecked(error))
+        other = session.schedule(folder, again)
         return replace(found, control=self._priced(session, other).prediction)
 
     def _can_be_better(self, found: Tried, over: Tried | None, work: float) -> bool:

@@ -47,7 +47,7 @@ from pgle.run.capture.captured import (
     read_captured,
 )
 from pgle.run.compiler.compile import CompileResult, compiler_with_cache
-from pgle.run.compiler.deviceless import only_choice
+from pgle.run.compiler.session import session_with
 from pgle.run.compiler.worker import memory_of
 from pgle.run.directory.directory import RunDirectory, check_question
 from pgle.run.directory.manifest import changed_import, imported_files
@@ -455,7 +455,7 @@ def make_row(request: Scale, trial: SizeTrial) -> ScaleRow:
     folder = out / "rows" / trial.name
     empty = ScaleRow(trial.devices, dict(trial.values), trial.shown, hosts=trial.hosts)
     folder.mkdir(parents=True, exist_ok=True)
-    for name in (CAPTURED, COMPILED, CONTROL):  # left by a row that was stopped
+    for name in (CAPTURED, COMPILED):  # left by a row that was stopped
         shutil.rmtree(folder / name, ignore_errors=True)
     try:
         with (folder / OUTPUT).open("w", encoding="utf-8") as log, redirect_stderr(log):
@@ -563,7 +563,8 @@ def _with_profile(
     """Return the row of a step priced by carried costs. No other schedule of the step is made."""
     wanted = asked.compilation()
     with compiler_with_cache(asked.python, cached=request.cached) as compiler:
-        first = compiler.compile(wanted)
+        session = session_with(compiler, wanted, asked.hardware, checked=False)
+        first = session.schedule("baseline", wanted.flags)
         made = _made(first, asked, grown)
         row, prediction = _priced(request, empty, made)
         account = _account(made, prediction, hardware_of(request), StepBase.OVERLAPPED)
@@ -571,15 +572,11 @@ def _with_profile(
         if row.fits is False or not hangs_on_choice([prediction]):
             return row, made
         flag = other_choice(wanted.flags)
-        folder = wanted.dump_dir.with_name(CONTROL)
-        checking = replace(wanted, flags=(*wanted.flags, flag), dump_dir=folder)
         try:
-            other = compiler.compile(checking)
+            again = session.with_other_kernels(CONTROL, wanted.flags)
+            other = session.schedule(CONTROL, again)
         except UserError as error:
             return replace(row, control=RowControl(flag, failure=str(error))), made
-    only = only_choice((*first.detours, *other.detours))
-    if only:
-        return replace(row, control=RowControl(flag, failure=only)), made
     if other.fingerprint and other.fingerprint == first.fingerprint:
         return replace(row, control=RowControl(flag)), made
     second, _ = _priced(request, empty, _made(other, asked, grown))

@@ -9,7 +9,6 @@ from dataclasses import dataclass
 
 from pgle.errors import UserError, many
 from pgle.run.compiler.compile import CompileResult
-from pgle.run.compiler.deviceless import only_choice
 from pgle.run.compiler.session import Session
 from pgle.schedule.control import Controlled, other_choice
 from pgle.schedule.predict import Prediction, gain
@@ -40,28 +39,30 @@ class Control:
     failure: str = ""  # why there is no second compilation, in one line
 
 
+def unchecked(error: UserError) -> str:
+    """Say in a line why one compilation decides."""
+    return f"not checked by a second compilation: {error}"
+
+
 def control(
     session: Session, flags: Sequence[str], flag: str, make: Callable[[], Schedules]
 ) -> Control:
     """Compile a program again with one more flag. Schedule it if the flag changes the program.
 
-    If it does not compile, one compilation decides, and the failure says so.
+    If there is no second opinion, one compilation decides, and the failure says so.
     """
     try:
         return _control(session, flags, flag, make)
     except UserError as error:
-        why = f"not checked by a second compilation with {flag}: {error}"
-        return Control(flag, None, why)
+        return Control(flag, None, unchecked(error))
 
 
 def _control(
     session: Session, flags: Sequence[str], flag: str, make: Callable[[], Schedules]
 ) -> Control:
+    again = session.with_other_kernels(f"{FOLDER}/baseline", flags)
     first = session.without_profile("baseline", flags).result()
-    other = session.without_profile(f"{FOLDER}/baseline", (*flags, flag)).result()
-    only = only_choice((*first.detours, *other.detours))
-    if only:
-        return Control(flag, None, f"not checked by a second compilation: {only}")
+    other = session.without_profile(f"{FOLDER}/baseline", again).result()
     program = session.program(first)
     if program and program == session.program(other):
         return Control(flag, None)
@@ -125,16 +126,17 @@ def fp8_choice_warning(session: Session, made: CompileResult) -> str:
     dtypes = {item.shape.dtype for item in made.scheduled.walk()}
     if not any(dtype.startswith("f8") for dtype in dtypes):
         return ""
-    flag = other_choice(session.base.flags)
+    name = f"{FOLDER}-fp8"
     try:
-        other = session.schedule(f"{FOLDER}-fp8", (*session.base.flags, flag))
+        again = session.with_other_kernels(name, session.base.flags)
+        other = session.schedule(name, again)
     except UserError:  # the search does not depend on this check
         return ""
     sides = (
         Fp8Step(fp8_products(side.scheduled), session.predicted(side).step_us)
         for side in (made, other)
     )
-    return fp8_words(flag, *sides)
+    return fp8_words(other_choice(session.base.flags), *sides)
 
 
 def fp8_words(flag: str, without: Fp8Step, with_flag: Fp8Step) -> str:

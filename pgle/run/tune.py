@@ -77,6 +77,7 @@ from pgle.run.second_compilation import (
     fp8_choice_warning,
     lhs_gain,
     profile_gain,
+    unchecked,
 )
 from pgle.run.timed import timed_steps
 from pgle.run.unmoved import unmoved_warnings
@@ -577,14 +578,18 @@ class Bench:
         tried = found.trial
         if not hangs_on_choice([alone.prediction, found.prediction]):
             return None
+        gained = gain_of(judge(tried.worlds_us, alone.trial.worlds_us))
         flag = typed_flag(other_choice(self.options(tried.flags)))
         other = {flag.name: flag.value or ""}
+        try:
+            for flags in ({}, tried.flags):
+                folder = self.folder_of({**flags, **other}).name
+                self.session.with_other_kernels(f"{folder}/names", self.options(flags))
+        except UserError as error:
+            return Controlled(gained, failure=unchecked(error))
         after = self.schedule(({**tried.flags, **other}, tried.label)).trial
         before = self.schedule((other, alone.trial.label)).trial
-        return Controlled(
-            gain_of(judge(tried.worlds_us, alone.trial.worlds_us)),
-            gain_of(judge(after.worlds_us, before.worlds_us)),
-        )
+        return Controlled(gained, gain_of(judge(after.worlds_us, before.worlds_us)))
 
     def gains(self) -> Gains:
         """Return the gains of LHS and the profile with the user's own flags, as a rehearsal does.
@@ -1022,6 +1027,8 @@ def _warnings(
     lines = [near] if near else []
     if proof is None:
         return lines
+    if proof.control is not None:
+        lines.append(proof.control.failure)
     before, after = pgle.trial.temp_bytes, proof.scheduled.trial.temp_bytes
     if before and after and after > 1.05 * before:
         lines.append(f"temporary memory grows by {in_percent(after / before - 1, 0)}")

@@ -8,7 +8,7 @@ schedule's gain may depend on that choice, so a second compilation takes the oth
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import chain
 
 from pgle.costs.profile.value import Origin
@@ -30,6 +30,9 @@ class Controlled:
     other: Gain | None = (
         None  # with the other kernels for products; None if they do not matter
     )
+    failure: str = field(
+        default="", kw_only=True
+    )  # why there is no second compilation, in one line
 
     @property
     def shares(self) -> tuple[float, ...]:

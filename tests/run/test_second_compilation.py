@@ -10,7 +10,6 @@ from pgle.run.second_compilation import (
     CUBLAS_FP8,
     Control,
     Schedules,
-    control,
     fp8_products,
     fp8_warning,
 )
@@ -80,27 +79,3 @@ def test_the_change_by_the_second_compilation_is_against_its_own_first_schedule(
     without: Any = made(default=None, control=made(schedules=second))
     assert changes(without) == (None, pytest.approx(80 / 90 - 1))
     assert changes(made(default=None, control=None)) == (None, None)
-
-
-@pytest.mark.parametrize("needy", ["first", "second"])
-def test_a_program_that_compiles_in_one_way_only_is_not_called_checked(
-    needy: str,
-) -> None:
-    flag = "--xla_gpu_enable_triton_gemm=false"
-    made = {
-        (): SimpleNamespace(detours=(flag,) if needy == "first" else ()),
-        (flag,): SimpleNamespace(detours=(flag,) if needy == "second" else ()),
-    }
-
-    def without_profile(name: str, flags: tuple[str, ...]) -> Any:
-        return SimpleNamespace(result=lambda: made[flags])
-
-    session: Any = SimpleNamespace(
-        without_profile=without_profile, program=lambda compiled: "the same"
-    )
-    found = control(session, (), flag, lambda: schedules(9.0, 0))
-    assert found.schedules is None
-    assert found.failure == (
-        "not checked by a second compilation: without a GPU the program compiles with "
-        f"{flag} only"
-    )

@@ -99,6 +99,7 @@ def test_products_that_only_other_kernels_keep_in_fp8_are_said(
 ) -> None:
     session: Any = SimpleNamespace(
         base=SimpleNamespace(flags=()),
+        with_other_kernels=lambda name, flags: flags,
         schedule=lambda name, flags: product(other),
         predicted=lambda made: SimpleNamespace(step_us=1000.0),
     )

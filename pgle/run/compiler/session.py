@@ -26,8 +26,10 @@ from pgle.run.compiler.compile import (
     OnPhase,
     compiler_with_cache,
 )
+from pgle.run.compiler.deviceless import only_choice
 from pgle.run.compiler.trust import Event, State, Trust
 from pgle.run.compiler.worker import UNSCHEDULED
+from pgle.schedule.control import other_choice
 from pgle.schedule.predict import Prediction, predict
 from pgle.xla.hlo.schedule_dump import Statistics
 from pgle.xla.targets import Hardware
@@ -161,6 +163,29 @@ class Session:
         may be in another order than in `schedule`. When this returns, `schedule` can start.
         """
         return self._program(self._request(name, flags)).compiled
+
+    def with_other_kernels(self, name: str, flags: Sequence[str]) -> tuple[str, ...]:
+        """Return the flags of a second compilation, with the other kernels for matrix products.
+
+        Raise `UserError` if there is no second opinion: the program does not compile with these
+        flags, or without a GPU it compiles with one choice of kernels only. All second compilations
+        take their flags from here.
+
+        Args:
+            name: the folder of the second compilation.
+            flags: the flags of the first one.
+        """
+        flag = other_choice(flags)
+        again = (*flags, flag)
+        first = self.without_profile(name, flags).result()
+        # known after the first compilation; the second would be the same program
+        _check_choice(first)
+        try:
+            other = self.without_profile(name, again).result()
+        except UserError as error:
+            raise UserError(f"it does not compile with {flag}: {error}") from None
+        _check_choice(other)
+        return again
 
     def predicted(self, made: CompileResult) -> Prediction:
         """Predict a schedule's step with estimated costs; each schedule is predicted once."""
@@ -311,6 +336,13 @@ class Session:
             num_devices=compiled.num_devices,
             detours=compiled.detours,
         )
+
+
+def _check_choice(compiled: CompileResult) -> None:
+    """Raise `UserError` if without a GPU the program compiles with one choice of kernels only."""
+    only = only_choice(compiled.detours)
+    if only:
+        raise UserError(only)
 
 
 def _in_background(work: Callable[[], T]) -> Future[T]:
