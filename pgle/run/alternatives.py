@@ -14,7 +14,8 @@ from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from pathlib import Path
 
-from pgle.errors import some
+from pgle.account.levers.algorithms import WITH_AXES
+from pgle.errors import many, some
 from pgle.files import read_bytes
 from pgle.run.capture.captured import CallSite, module_name, partitioned
 from pgle.run.libraries import ROUNDED, call_of, edit_of, is_in_words
@@ -99,6 +100,14 @@ _SINGLE = re.compile(
     r"(dot_general .*precision = \[DEFAULT, DEFAULT\])( : \(tensor<[^>]*f32>, tensor<[^>]*xf32>)"
 )
 """A product of f32 arrays with default precision, in two parts."""
+
+_OF_MATRICES = re.compile(
+    r"dot_general [^,]*, [^,]*, contracting_dims = \[1\] x \[0\], precision = "
+    r"\[DEFAULT, DEFAULT\] : \(tensor<\d+x\d+xf32>, tensor<\d+x\d+xf32>\)"
+)
+"""The same of two matrices, rows by columns (`pgle/account/levers/algorithms.py`)."""
+
+_PARTITIONS = re.compile(r"mhlo\.num_partitions = (\d+)")
 
 _CAN_BE_CAST = re.compile(
     _SINGLE.pattern
@@ -596,7 +605,20 @@ def _precisions(program: Written) -> Iterator[Alternative]:
         yield _with_precision(program, PRECISION)
     if _has_mostly(program, _SINGLE) and program.vendor is NVIDIA:
         halved = _with_precision(program, HALVED)
-        yield replace(halved, limit="compare the loss: products keep 7 bits of f32")
+        limit = f"compare the loss: products keep 7 bits of f32{_dropped(program)}"
+        yield replace(halved, limit=limit)
+
+
+def _dropped(program: Written) -> str:
+    """Say which products do not keep the algorithm `HALVED`; empty if all keep it."""
+    partitions = _PARTITIONS.search(program.text)
+    if partitions is None or int(partitions[1]) < 2:
+        return ""
+    dropped = len(_OF_MATRICES.findall(program.text))
+    if not dropped:
+        return ""
+    every = many(len(_SINGLE.findall(program.text)), "product")
+    return f"; of {every}, {dropped:,} multiply two matrices. {WITH_AXES.rstrip('.')}"
 
 
 def _has_mostly(program: Written, wanted: re.Pattern[str]) -> bool:

@@ -192,6 +192,23 @@ def test_products_in_f32_are_tried_in_bf16_if_most_of_the_work_is_theirs() -> No
     assert kinds(product + 2 * single) == {Kind.CAST}
 
 
+def test_rounding_says_which_products_of_several_gpus_lose_it() -> None:
+    product = (
+        "stablehlo.dot_general %a, %b, contracting_dims = [1] x [0], "
+        "precision = [DEFAULT, DEFAULT] : (tensor<8x8xf32>, tensor<8x8xf32>)\n"
+    )
+    with_axes = product.replace("[1] x", "[2] x").replace("8x8xf32>,", "4x8x8xf32>,")
+    head = "module @jit_step attributes {mhlo.num_partitions = 4 : i32} {\n"
+
+    def limit(text: str) -> str:
+        found = alternatives(Written((), STEP, text))
+        return next(item.limit for item in found if item.kind is Kind.PRECISION)
+
+    assert "of 2 products, 1 multiply two matrices" in limit(head + product + with_axes)
+    assert "matrices" not in limit(product + with_axes)
+    assert "matrices" not in limit(head + with_axes)
+
+
 def test_the_setting_that_a_call_has_is_not_tried() -> None:
     sites = [
         CallSite("attention", "a.py:1", "cudnn"),

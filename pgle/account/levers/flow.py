@@ -26,7 +26,7 @@ _STANDS_FOR = ("parameter", "get-tuple-element", "tuple", "fusion", "call")
 RESHAPED = frozenset(("bitcast", "reshape", "copy", "transpose", "convert"))
 """Opcodes whose result has the operand's values, in another place, layout or type."""
 
-_WEIGHTS = RESHAPED.union(
+WEIGHTS = RESHAPED.union(
     ("slice", "dynamic-slice", "all-gather", "all-gather-start", "all-gather-done"),
     ("async-start", "async-done", "opt-barrier"),
 )
@@ -307,7 +307,7 @@ class Flow:
 
     def is_weight(self, name: str) -> bool:
         """Whether a value is a parameter of the program, perhaps sliced, gathered or retyped."""
-        for each in self.looked_at(name, _WEIGHTS):
+        for each in self.looked_at(name, WEIGHTS):
             item = self.module.instructions[each]
             if item.opcode == "parameter" and item.computation == self.module.entry:
                 return True

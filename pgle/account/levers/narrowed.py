@@ -8,6 +8,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from math import fsum
 
+from pgle.account.levers.carried import Carried
 from pgle.account.levers.flow import Flow
 from pgle.account.levers.retyped import Retyped
 from pgle.account.levers.savings import between_kernels_us
@@ -26,13 +27,19 @@ class Narrowed:
     casts_us: float  # cost of casting parameters, if each cast is a kernel
 
 
-def narrowed(step: StepCosts, flow: Flow, products: Iterable[str]) -> Narrowed:
+def narrowed(
+    step: StepCosts,
+    flow: Flow,
+    products: Iterable[str],
+    carried: Carried | None = None,
+) -> Narrowed:
     """Price a step in which the values around some products are half as wide.
 
     Args:
         products: nodes of the f32 products that get 16-bit inputs.
+        carried: what keeps its width all the same; None: nothing.
     """
-    retyped = Retyped(flow, products)
+    retyped = Retyped(flow, products, carried)
     shares = _shares(step, retyped)
     us = step.whole_us
     saved = {

@@ -6,6 +6,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import fsum
 
+from pgle.account.levers.algorithms import WITH_AXES, keeps_algorithm
+from pgle.account.levers.carried import Carried
 from pgle.account.levers.flow import Flow
 from pgle.account.levers.narrowed import Narrowed, narrowed
 from pgle.account.levers.places import places, taken_us
@@ -102,10 +104,17 @@ def _as_tf32(step: StepCosts, slow: Sequence[_Slow]) -> Opportunity:
     )
 
 
-def _rounded(step: StepCosts, flow: Flow, slow: Sequence[_Slow]) -> Opportunity:
-    """The saving if operands are rounded: each kernel is priced again with other products."""
+def _rounded(step: StepCosts, flow: Flow, every: Sequence[_Slow]) -> Opportunity | None:
+    """The saving if operands are rounded: each kernel is priced again with other products. Kernels
+    whose products lose the algorithm stay as they are.
+    """
     shares = _shares_of_rounded(step, flow)
+    slow = [item for item in every if item.kernel in shares]
+    if not slow:
+        return None
     kernels = _kernels(slow)
+    left = len(every) - len(slow)
+    edit = f"{_ROUND} {WITH_AXES}" if left else _ROUND
     likely = fsum(step.us[name] * min(shares[name], 1.0) for name in kernels)
     least = fsum(item.times * item.least_us for item in slow)
     return _of_products(
@@ -114,16 +123,16 @@ def _rounded(step: StepCosts, flow: Flow, slow: Sequence[_Slow]) -> Opportunity:
         likely_us=likely,
         most_us=taken_us(step, kernels) - least,
         title="Multiply in bfloat16",
-        why=_why(step, slow, "f32", "with operands in bfloat16", likely),
-        edit=_ROUND,
+        why=_why(step, slow, "f32", "with operands in bfloat16", likely) + _left(left),
+        edit=edit,
     )
 
 
 def _shares_of_rounded(step: StepCosts, flow: Flow) -> Mapping[str, float]:
-    """By kernel with products of f32 values, how much of its time it takes with rounded
-    operands.
+    """By kernel with products of f32 values that XLA rounds, how much of its time it takes with
+    rounded operands.
     """
-    names = {*_of_f32(flow)}
+    names = {name for name in _of_f32(flow) if keeps_algorithm(flow, name)}
 
     def rounded(item: Instruction) -> Instruction:
         is_product = item.name in names
@@ -183,13 +192,20 @@ def find_cast(step: StepCosts, flow: Flow) -> Opportunity | None:
     kernels = _kernels(slow)
     now_us = taken_us(step, kernels)
     least = sum(item.times * item.least_us for item in slow)
-    casts = narrowed(step, flow, _of_f32(flow))
-    likely = now_us - fsum(casts.kernels_us.get(name, 0.0) for name in kernels)
+    carried = Carried(flow)
+    casts = narrowed(step, flow, _of_f32(flow), carried)
+    likely = now_us - _saved_us(casts, kernels)
     surely = min(least_saved_us(now_us, likely) - casts.casts_us, 0.0)
     saving = _of_casts(casts, surely, likely - least)
+    if carried.loops:
+        whole = narrowed(step, flow, _of_f32(flow))
+        at_peak_us = now_us - _saved_us(whole, kernels) - least
+        most_us = _of_casts(whole, surely, at_peak_us).most_us
+        saving = replace(saving, most_us=max(saving.most_us, most_us))
     shortened = {name: us for name, us in casts.kernels_us.items() if us > 0}
     shortened[StepPart.COMMUNICATION] = max(casts.communication_us, 0.0)
     other_us = saving.expected_us - (now_us - likely)
+    why = _why(step, slow, "f32", "in bfloat16", likely) + _elsewhere(other_us)
     return Opportunity(
         kind=OpportunityKind.CAST,
         expected_us=saving.expected_us,
@@ -198,11 +214,33 @@ def find_cast(step: StepCosts, flow: Flow) -> Opportunity | None:
         part=saving.part,
         basis=Basis.ESTIMATED,
         title="Cast to bfloat16",
-        why=_why(step, slow, "f32", "in bfloat16", likely) + _elsewhere(other_us),
-        edit=_BF16,
+        why=why,
+        edit=_BF16 + _of_state(len(carried.loops)),
         where=places(step, kernels),
         instructions=frozenset(kernels),
         shortened=shortened,
+    )
+
+
+def _left(products: int) -> str:
+    """Say how many products XLA does not round."""
+    if not products:
+        return ""
+    return f"; XLA drops that of {many(products, 'other product')}"
+
+
+def _saved_us(casts: Narrowed, kernels: Sequence[str]) -> float:
+    """Microseconds of a step that a cast saves in some kernels."""
+    return fsum(casts.kernels_us.get(name, 0.0) for name in kernels)
+
+
+def _of_state(loops: int) -> str:
+    """Say what to write if the state of loops would stay in f32."""
+    if not loops:
+        return ""
+    return (
+        f" {many(loops, 'loop')} may begin with an f32 array of the program's own, and then "
+        "stay in f32: begin with the data's type, as in jnp.zeros(shape, x.dtype)."
     )
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
+from pgle.account.levers.algorithms import AGAIN
 from pgle.account.levers.flow import Flow
 from pgle.account.levers.places import in_gib, places, room_bytes, taken_us
 from pgle.account.levers.savings import bound_alone, least_saved_us
@@ -12,9 +13,6 @@ from pgle.account.step_costs import StepCosts
 from pgle.account.value import Basis, Opportunity, OpportunityKind, StepPart
 from pgle.errors import in_words, many
 from pgle.xla.targets import KERNEL_US
-
-# JAX has it in names of values that `jax.checkpoint` computes again
-_AGAIN = "rematted_computation"
 
 _NEARLY_FULL = 0.95  # share of the memory that a program can have
 
@@ -86,7 +84,7 @@ def find_room(step: StepCosts, flow: Flow) -> Opportunity | None:
         return None
     is_full = step.peak_bytes >= _NEARLY_FULL * step.limit_bytes
     names = (node.op_name for node in flow.nodes.values())
-    if not is_full or any(_AGAIN in name for name in names):
+    if not is_full or any(AGAIN in name for name in names):
         return None
     used = f"{in_gib(step.peak_bytes)} of {in_gib(step.limit_bytes)} GiB"
     return Opportunity(
@@ -108,7 +106,7 @@ def _repeated(step: StepCosts, flow: Flow) -> Iterator[_Repeated]:
     """
     for name, product in flow.products.items():
         kernel = flow.kernel[name]
-        if _AGAIN not in flow.nodes[name].op_name or product.batch > 1:
+        if AGAIN not in flow.nodes[name].op_name or product.batch > 1:
             continue
         if kernel in step.us:
             times = step.count.get(kernel, 1.0)

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
 
+from pgle.account.levers.carried import Carried
 from pgle.account.levers.flow import RESHAPED, Flow
 from pgle.account.levers.softmax import followed
 from pgle.xla.collectives import collective_kind
@@ -39,10 +40,14 @@ class Retyped:
 
     Args:
         products: nodes of the f32 products that get 16-bit inputs.
+        carried: what keeps 32 bits all the same; None: nothing.
     """
 
-    def __init__(self, flow: Flow, products: Iterable[str]) -> None:
+    def __init__(
+        self, flow: Flow, products: Iterable[str], carried: Carried | None = None
+    ) -> None:
         self._flow = flow
+        self._carried = carried
         self._before = flow.module
         entry = flow.module.entry_computation
         self._parameters = {item.name for item in entry.parameters}
@@ -90,10 +95,11 @@ class Retyped:
         for name, computation in before.computations.items():
             callers = before.callers.get(name, ())
             updates = any(item.name in self._updating for item in callers)
-            items = [
-                self._retyped(item, updates=updates or item.name in self._updating)
-                for item in computation.instructions
-            ]
+            items: list[Instruction] = []
+            for item in computation.instructions:
+                is_update = updates or item.name in self._updating
+                found = self._retyped(item, updates=is_update)
+                items += self._of_one_type(found)
             if name == before.entry:
                 items += map(_cast, self.casts)
             computations[name] = replace(computation, instructions=tuple(items))
@@ -116,6 +122,30 @@ class Retyped:
         elif shape.dtype == _WIDE and self._is_narrow(item.name, updates=updates):
             shape = replace(shape, dtype=_NARROW)
         return replace(item, shape=shape, operands=operands)
+
+    def _of_one_type(self, item: Instruction) -> Iterator[Instruction]:
+        """An instruction, after conversions of the operands of a product if their types differ. XLA
+        fuses such a conversion.
+        """
+        flow = self._flow
+        is_product = item.name in flow.products or item.name in flow.convolutions
+        if not is_product or self._carried is None:
+            yield item
+            return
+        is_wide = item.name in self._carried.products
+        is_narrow = item.name in self._narrow and not is_wide
+        dtype = _NARROW if is_narrow else _WIDE
+        operands = []
+        before = self._before.instructions[item.name].operands
+        for name, own in zip(item.operands, before, strict=True):
+            value = self._before.instructions[own]
+            is_other = self._is_narrow(own, updates=False) is not is_narrow
+            if value.shape.dtype == _WIDE and is_other:
+                convert = _convert(value, dtype, item)
+                yield convert
+                name = convert.name
+            operands.append(name)
+        yield replace(item, operands=tuple(operands))
 
     def _is_narrow(self, name: str, *, updates: bool) -> bool:
         made_by = self._flow.made_by(name)
@@ -202,8 +232,13 @@ class Retyped:
         """Values that f32 values connect to some products, except those of a softmax."""
         flow = self._flow
         todo = list(products)
+        stays = set(self._updates)
+        if self._carried is not None:
+            stays |= self._carried.values
+            todo = [name for name in todo if name not in stays]
+            todo += self._carried.weights - stays
         ends, wide = self._of_softmax(todo)
-        wide |= self._updates
+        wide |= stays
         seen = set(todo)
         for name in todo:
             if name in ends:
@@ -263,6 +298,16 @@ def _shapes(module: Module, kernel: Instruction) -> list[Shape]:
 
 def _cast_name(name: str) -> str:
     return f"{name} in 16 bits"
+
+
+def _convert(value: Instruction, dtype: str, user: Instruction) -> Instruction:
+    return Instruction(
+        name=f"{value.name} as {user.name} takes it",
+        opcode="convert",
+        shape=replace(value.shape, dtype=dtype),
+        computation=user.computation,
+        operands=(value.name,),
+    )
 
 
 def _cast(parameter: Instruction) -> Instruction:
