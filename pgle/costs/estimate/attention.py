@@ -141,7 +141,7 @@ class AttentionWork:
         return elements * size * (2.0 if self.back else 1.0)
 
     def _operations(self, queries: float, keys: float) -> float:
-        """Return the operations of attention between some queries and keys, in one batch element."""
+        """Return the operations of attention between some queries and keys, for all heads."""
         forward = 4.0 * self.heads * queries * keys * self.depth
         if self.causal:
             forward /= 2

@@ -286,14 +286,16 @@ def _occurrences(launches: Samples, naming: Naming) -> Samples:
     ended = launches.ended[order]
     at_begin = ended[head]
     at_end = np.maximum.reduceat(ended, head)
+    waited = np.maximum.reduceat(launches.waited[order], head)
+    time_ns = np.add.reduceat(launches.time_ns[order], head)
     return Samples(
         name=name,
         device=launches.device[first_launch],
         execution=launches.execution[first_launch],
         occurrence=occurrence[head].astype(np.int32),
         ended=np.where(naming.communicates[name], at_end, at_begin),
-        waited=np.maximum.reduceat(launches.waited[order], head),
-        time_ns=np.add.reduceat(launches.time_ns[order], head),
+        waited=waited,
+        time_ns=time_ns,
     )
 
 

@@ -753,7 +753,7 @@ def _factors(
 
     @cache
     def of_kind(kind: str) -> float | None:
-        """Return the median of measured costs divided by estimates; None if too few were measured."""
+        """Return the median ratio of measured costs to estimates; None if too few were measured."""
         sample = known[kind][:: max(len(known[kind]) // CALIBRATED_ON, 1)]
         ratios = [
             cost_us / guess

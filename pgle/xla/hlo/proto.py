@@ -101,7 +101,7 @@ def _shards_of(sharding: hlo_pb2.OpSharding) -> Shards:
 
 
 def _named_shards(sharding: hlo_pb2.NamedShardingProto) -> Shards:
-    """Return the shards of a sharding that names axes of a mesh; empty if results are not reduced."""
+    """Return the shards of a sharding along named axes of a mesh; empty for partial results."""
     used: list[tuple[int, SubAxis | None]] = []
     for dimension in sharding.dim_shardings:
         used += _axes(dimension.axes)
