@@ -67,15 +67,14 @@ def headline(account: Account) -> tuple[str, Tone]:
     if lever is not None and lever.comes_first:
         return f"{lever.title}: {lever.why}", "warn"
     if lever is not None:
-        share = account.share(lever.known_saving_us)
         saves = saving_of(account, lever)
-        tone: Tone = "warn" if share >= LARGE else ""
-        step = account.base.short
-        words = f"{lever.title}: saves {saves} of {step}, {lever.basis}"
+        words = f"{lever.title}: saves {saves} of {account.base.short}, {lever.basis}"
+        is_large = account.share(lever.known_saving_us) >= LARGE
+        tone: Tone = "warn" if is_large else ""
         return f"{words}{_larger_bound(account, lever)}", tone
     unproven = account.unproven
     if unproven is not None:
-        most = figures.share(account.share(unproven.most_us))
+        most = share_words(account, unproven.most_us)
         bound = f"at most {most} of {account.base.short}"
         return f"No sure gain; open: {lowered(unproven.title)} ({bound})", ""
     limit = figures.share(LEAST_GAIN)
@@ -88,16 +87,21 @@ def _larger_bound(account: Account, lever: Opportunity) -> str:
     item = account.unproven
     if item is None or item.kind not in OF_PROGRAM:
         return ""
-    share = account.share(item.most_us)
-    if item.most_us <= lever.most_us or share < LARGE:
+    if item.most_us <= lever.most_us or account.share(item.most_us) < LARGE:
         return ""
-    return f"; open: {lowered(item.title)} (at most {figures.share(share)})"
+    most = share_words(account, item.most_us)
+    return f"; open: {lowered(item.title)} (at most {most})"
+
+
+def share_words(account: Account, us: float) -> str:
+    """Write a time as a share of the account's step."""
+    return figures.share(account.share(us))
 
 
 def bound_words(account: Account) -> str:
     """Name the part that takes most of the step, and its share."""
-    share = account.share(account.parts[account.bound_by])
-    return f"{figures.share(share)} of it is {account.bound_by}"
+    share = share_words(account, account.parts[account.bound_by])
+    return f"{share} of it is {account.bound_by}"
 
 
 def _unread(account: Account) -> str:
@@ -105,7 +109,7 @@ def _unread(account: Account) -> str:
     unread = account.unread
     if unread is None or account.share(unread.us) < LARGE:
         return ""
-    share = figures.share(account.share(unread.us))
+    share = share_words(account, unread.us)
     return f"{share} of the step is {unread.what}, and only HLO prices an edit"
 
 
@@ -118,27 +122,24 @@ def saving_of(account: Account, item: Opportunity) -> Saving:
 
 def actions(account: Account, span_of: SpanOf = nowhere) -> tuple[Advice, ...]:
     """Return the opportunities that can be combined and are worth a line, the largest first."""
-    return tuple(advice for _, advice in listed(account, span_of))
+    return tuple(advice_of(account, item, span_of) for item in listed(account))
 
 
-def listed(
-    account: Account, span_of: SpanOf = nowhere
-) -> tuple[tuple[Opportunity, Advice], ...]:
-    """Return the same advice, each with its opportunity."""
-    return tuple(
-        (item, _advice(account, item, span_of))
-        for item in chosen(account.opportunities)
-        if item.comes_first or is_worth(account.share(item.at_stake_us))
-    )
+def listed(account: Account) -> Iterator[Opportunity]:
+    """The opportunities that can be combined and are worth a line, the largest first."""
+    for item in chosen(account.opportunities):
+        if item.comes_first or is_worth(account.share(item.at_stake_us)):
+            yield item
 
 
 def firsts(account: Account) -> tuple[Advice, ...]:
     """Return the advice that must be followed before any saving counts."""
-    found = listed(account)
-    return tuple(advice for item, advice in found if item.comes_first)
+    found = (item for item in listed(account) if item.comes_first)
+    return tuple(advice_of(account, item) for item in found)
 
 
-def _advice(account: Account, item: Opportunity, span_of: SpanOf) -> Advice:
+def advice_of(account: Account, item: Opportunity, span_of: SpanOf = nowhere) -> Advice:
+    """Advise the edit of an opportunity."""
     first = item.where[0].instruction if item.where else ""
     said = [f"{item.why}{_most(item)}"]
     if item.tried and item.kind in OF_PROGRAM:
@@ -173,38 +174,46 @@ def end_words(known: Known) -> Sentence:
     lever = known.lever
     if account is not None and lever is not None:
         return to_act(account, lever)
+    is_searched = known.search is not Search.NOT
     unproven = None if account is None else account.unproven
-    if account is not None and unproven is not None and unproven.tried:
-        most = figures.share(account.share(unproven.most_us))
-        words = f"{(unproven.edit or unproven.title).rstrip('.')}: saves at most {most}"
-        return Sentence.edit(f"{words}; only a measurement tells")
-    if account is not None and unproven is not None and known.search is Search.NOT:
-        most = figures.share(account.share(unproven.most_us))
-        words = f"at most {most} is open; to try it, give pgle the program"
-        return Sentence.todo(f"{words}, or its module before optimizations")
-    if account is None or known.search is not Search.NOT:
+    if account is not None and unproven is not None:
+        most = share_words(account, unproven.most_us)
+        if unproven.tried:
+            words = f"{_edit_of(unproven)}: saves at most {most}"
+            return Sentence.edit(f"{words}; only a measurement tells")
+        if not is_searched:
+            words = f"at most {most} is open; to try it, give pgle the program"
+            return Sentence.todo(f"{words}, or its module before optimizations")
+    if account is None or is_searched:
         words = "no profile and no flag that pgle knows shortens this step"
         return Sentence.done(words)
     limit = figures.share(LEAST_GAIN)
     return Sentence.done(f"nothing above {limit} of the step is left to gain")
 
 
+def _edit_of(item: Opportunity) -> str:
+    """What to write for an opportunity, without the full stop."""
+    return (item.edit or item.title).rstrip(".")
+
+
 def to_act(account: Account, lever: Opportunity) -> Sentence:
     """Say what the user must write or set, where, and what it saves. Only a measurement can prove
     the saving.
     """
-    share = figures.share(account.share(lever.known_saving_us))
-    saves = "" if lever.comes_first else f"saves {share}"
+    saves = f"saves {share_words(account, lever.known_saving_us)}"
+    if lever.comes_first:
+        saves = ""
     if lever.kind in BY_SCHEDULE:
         words = _clauses(lowered(lever.title), saves)
         return Sentence.todo(f"{words}; then measure again")
-    said = (lever.edit or lever.title).rstrip(".")
+    said = _edit_of(lever)
     # the place comes from the trial
     line = "" if lever.tried else lever.line
     words = _clauses(said, saves)
     if line and line not in said:
         # an edit can be several sentences, so its place goes first
-        words = _clauses(", ".join(filter(None, (f"at {line}", saves))), said)
+        place = f"at {line}, {saves}" if saves else f"at {line}"
+        words = _clauses(place, said)
     if lever.kind in OF_PROGRAM:
         return Sentence.edit(f"{words}; then rehearse")
     return Sentence.todo(f"{words}; then measure again")
@@ -219,7 +228,8 @@ def _most(item: Opportunity) -> str:
     if len(item.where) < 2 or not item.where[0].us:
         return ""
     first = item.where[0]
-    name = cut(first.instruction.rpartition("/")[2], SCOPE_WIDTH)
+    _, _, last_scope = first.instruction.rpartition("/")
+    name = cut(last_scope, SCOPE_WIDTH)
     if name in item.why:
         return ""
     return f", most in {name} ({figures.time(first.us)})"
@@ -253,7 +263,8 @@ def _in_vain(account: Account) -> str:
 
 
 def _base(account: Account) -> str:
-    found = [item for item, _ in listed(account)]
+    """Say which step the savings are shares of, and what they come to together."""
+    found = list(listed(account))
     if not found:
         return ""
     base = f"Savings are shares of the step {account.base}"
@@ -262,9 +273,9 @@ def _base(account: Account) -> str:
         base = f"{base}, what was tried of the predicted step"
     if account.together_us <= 0:
         return base
-    together = f"together {figures.share(account.share(account.together_us))}"
+    together = share_words(account, account.together_us)
     doubt = " if they add" if account.only_if_added else ""
-    return f"{base}; {together}{doubt}"
+    return f"{base}; together {together}{doubt}"
 
 
 def timed_note(account: Account, *, is_base: bool) -> str:
@@ -278,7 +289,9 @@ def timed_note(account: Account, *, is_base: bool) -> str:
         return ""
     steps = " → ".join(map(figures.time, (timed.base_us, timed.step_us)))
     change = figures.signed(timed.change)
-    ends = figures.between(figures.signed(timed.least), figures.signed(timed.most))
+    least = figures.signed(timed.least)
+    most = figures.signed(timed.most)
+    ends = figures.between(least, most)
     said = f"Timed steps, {timed.basis}: {steps}, {change} ({ends}), {timed.verdict}"
     # the account is of another step than the timed ones
     if account.base is StepBase.ALONE:
@@ -297,17 +310,22 @@ def bound_rows(account: Account) -> Iterator[tuple[str, float, float]]:
         ("without exposed copies", bounds.without_copies_us),
     )
     for name, us in named:
-        if is_worth(account.share(account.step_us - us)):
+        if _is_below(account, us):
             yield name, us, account.share(us)
+
+
+def _is_below(account: Account, us: float) -> bool:
+    """Whether a bound is so far below the step that it is worth a line."""
+    return is_worth(account.share(account.step_us - us))
 
 
 def without_communication(account: Account) -> str:
     """Say in a line how long the step takes without collectives; empty if that is not worth one."""
     us = account.bounds.without_communication_us
-    if not is_worth(account.share(account.step_us - us)):
+    if not _is_below(account, us):
         return ""
-    share = figures.share(account.share(us))
-    return f"Without communication the step would take {figures.time(us)} ({share})."
+    bound = f"{figures.time(us)} ({share_words(account, us)})"
+    return f"Without communication the step would take {bound}."
 
 
 def contention_note(account: Account) -> str:
@@ -326,7 +344,7 @@ def contention_words(account: Account) -> str:
     if found is None:
         return ""
     source = "measured" if found.launches else "assumed"
-    adds = f"{figures.time(found.us)} ({figures.share(account.share(found.us))})"
+    adds = f"{figures.time(found.us)} ({share_words(account, found.us)})"
     slower = f"matmuls take {found.product:.2f}×, others {found.other:.2f}×"
     return f"contention adds {adds}: next to collectives {slower} ({source})"
 
@@ -345,11 +363,9 @@ def _parts(account: Account) -> Iterator[Part]:
             saves = f": saves {saving_of(account, item)}, {item.basis}"
         yield Prose(f"{number}. {item.title}{saves}", tone="head")
         yield Prose(_sentences(item, instead.get(item.kind)))
-        rows = (_place(place) for place in item.where[:PLACES])
-        finds = [place.instruction for place in item.where[:PLACES]]
-        yield table(
-            ("in a step", Column("time", Unit.TIME), "where"), rows, finds=finds
-        )
+        places = item.where[:PLACES]
+        finds = [place.instruction for place in places]
+        yield table(PLACE, map(_place, places), finds=finds)
     yield Prose(note(account), tone="soft")
 
 
@@ -368,6 +384,10 @@ def _sentences(item: Opportunity, instead: OpportunityKind | None) -> str:
 def sentence(text: str) -> str:
     """Return a clause as a sentence, with a capital and a full stop."""
     return f"{text[:1].upper()}{text[1:].rstrip('.')}."
+
+
+PLACE = ("in a step", Column("time", Unit.TIME), "where")
+"""The heads of a table of places."""
 
 
 def _place(place: Place) -> tuple[Value, ...]:

@@ -152,9 +152,9 @@ def headline(found: Advised) -> tuple[str, Tone]:
         return f"{stopped}{best.name}{_shortens(found, best)}", "good"
     if found.interrupted:
         return f"Stopped: nothing that was tried is surely {least} shorter", ""
-    has_failed = [item.tried is None for item in found.attempts]
-    if has_failed and all(has_failed) and not found.unchanged:
-        failed = many(len(has_failed), "alternative")
+    is_answered = found.unchanged or any(item.tried for item in found.attempts)
+    if found.attempts and not is_answered:
+        failed = many(len(found.attempts), "alternative")
         return f"No answer: {failed} tried, all failed", ""
     is_tried = bool(found.attempts or found.unchanged)
     likely = _likely(found)
@@ -220,19 +220,19 @@ def _chart(found: Advised) -> Chart:
     steps = [(AS_IT_IS, found.base), *compiled[:MOST_SHOWN]]
     most_us = max(tried.step_us for _, tried in steps)
     up = charts.times(0.0, most_us * 1.15)
-    across = charts.columns([str(place) for place in range(len(steps))])
+    across = charts.columns([str(column) for column in range(len(steps))])
     room = 42 + 17 * len(steps)
-    plot = charts.Plot(
-        "Step, predicted", across, up, 170 + room, charts.Margins(bottom=room)
-    )
+    margins = charts.Margins(bottom=room)
+    plot = charts.Plot("Step, predicted", across, up, 170 + room, margins)
     plot.key(PARTS.items())
-    said = []
-    for place, (name, tried) in enumerate(steps):
-        plot.stack(place, dict(colored_parts(tried.prediction.timeline.breakdown)))
-        shown = figures.time(tried.step_us)
-        plot.text("name", (place + 0.5, tried.step_us), shown, dy=-4)
-        plot.caption(place - 1, f"{place}: {name}")
-        said.append(f"{name} {shown}")
+    said: list[str] = []
+    for column, (name, tried) in enumerate(steps):
+        parts = colored_parts(tried.prediction.timeline.breakdown)
+        plot.stack(column, dict(parts))
+        step = figures.time(tried.step_us)
+        plot.text("name", (column + 0.5, tried.step_us), step, dy=-4)
+        plot.caption(column - 1, f"{column}: {name}")
+        said.append(f"{name} {step}")
     return charts.drawn([plot], "; ".join(said))
 
 
@@ -240,15 +240,16 @@ def _table(found: Advised) -> Table:
     """A table of the unchanged program and every alternative. If an alternative looks like a gain
     and is not one, the next row has the reason.
     """
-    rows: list[tuple[Value, ...]] = [
-        (AS_IT_IS, *_figures(found.base), "", _profiled(found.base))
-    ]
+    base = found.base
+    rows: list[tuple[Value, ...]] = [(AS_IT_IS, *_figures(base), "", _profiled(base))]
+    steps = [base]
     for item in found.ranked:
         rows.append((*_row(item), _profiled(item.tried)))
         if _reads_like_gain(item):
             rows.append((f"  {item.why}", *[""] * len(_HEADS)))
-    steps = (found.base, *(item.tried for item in found.ranked))
-    origins = costs_are(step.costs_are for step in steps if step is not None)
+        if item.tried is not None:
+            steps.append(item.tried)
+    origins = costs_are(step.costs_are for step in steps)
     head = origins.removesuffix(" and estimated")
     return table((*_HEADS, Column(head, Unit.SHARE)), rows)
 
@@ -393,20 +394,25 @@ def _actions(found: Advised) -> tuple[Advice, ...]:
     if found.best is None:
         return first
     known = {item.changes: item for item in (*found.attempts, found.best)}
-    listed = []
+    edits: list[Advice] = []
     before: Attempt | None = None
-    for place, change in enumerate(found.best.changes, start=1):
-        made = known.get(found.best.changes[:place])
-        saves = None if made is None else _saving_after(made, before)
-        before = made or before
-        title = _written(change)
+    for number, change in enumerate(found.best.changes, start=1):
+        doubts: list[str] = []
+        saves: Saving | None = None
+        made = known.get(found.best.changes[:number])
+        if made is not None:
+            saves = _saving_after(made, before)
+            before = made
+            if made.work != 1:
+                doubts.append(f"of {FOR_EACH}")
+        if change.limit:
+            doubts.append(change.limit)
         alone = known.get((change,))
         is_compared = alone is not None and alone.are_values_compared
-        is_known = change.kind == Kind.FLAGS or is_compared
-        of_what = "" if made is None or made.work == 1 else f"of {FOR_EACH}"
-        doubts = (of_what, change.limit, "" if is_known else NOT_COMPARED)
-        listed.append(Advice(title, saves, "; ".join(filter(None, doubts))))
-    return (*first, *listed)
+        if change.kind != Kind.FLAGS and not is_compared:
+            doubts.append(NOT_COMPARED)
+        edits.append(Advice(_written(change), saves, "; ".join(doubts)))
+    return (*first, *edits)
 
 
 def _written(change: Alternative) -> str:
@@ -431,8 +437,10 @@ def _saving_after(item: Attempt, before: Attempt | None) -> Saving | None:
     if item.tried is None or before.tried is None or more <= 0:
         return None
     gained = item.tried.gain_over(before.tried, item.work / before.work).answer
-    left = 1 - before.least
-    return Saving(more, min(gained.low * left, more), max(gained.high * left, more))
+    left = 1 - before.least  # of the unchanged step
+    least = min(gained.low * left, more)
+    most = max(gained.high * left, more)
+    return Saving(more, least, most)
 
 
 def _saving(item: Attempt) -> Saving | None:
@@ -465,9 +473,8 @@ def _edits(found: Advised) -> Iterator[Part]:
         change = item.changes[-1]
         if len(item.changes) > 1 and change.kind != Kind.FLAGS:
             continue
-        yield Prose(
-            f"{change.name} {place_of_edit(change)}: {item.verdict}", tone="head"
-        )
+        head = f"{change.name} {place_of_edit(change)}: {item.verdict}"
+        yield Prose(head, tone="head")
         yield Prose(change.edit, code=not change.is_in_words)
         if change.limit:
             yield Prose(change.limit)

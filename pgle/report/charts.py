@@ -8,7 +8,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import accumulate
 
 from pgle.report.page import figures
 from pgle.report.page.html import templates
@@ -26,7 +25,7 @@ class SvgElement:
 
     tag: str
     style: str
-    at: dict[str, float | str]
+    at: Mapping[str, float | str]
     text: str = ""
 
 
@@ -116,28 +115,34 @@ def logarithmic(
     low: float, high: float, write: Callable[[float], str], *, label: str = ""
 ) -> Axis:
     """A logarithmic axis with a tick at each power of ten."""
-    powers = range(math.ceil(math.log10(low) - 1e-9), math.floor(math.log10(high) + 1))
-    ticks = tuple((10.0**power, write(10.0**power)) for power in powers)
+    first = math.ceil(math.log10(low) - 1e-9)
+    last = math.floor(math.log10(high))
+    values = [10.0**power for power in range(first, last + 1)]
+    ticks = tuple((value, write(value)) for value in values)
     return Axis(low, high, ticks, label, is_log=True, has_grid=True)
 
 
 def columns(names: Sequence[str], label: str = "") -> Axis:
     """An axis of names: column n is between n and n + 1."""
-    ticks = tuple((place + 0.5, name) for place, name in enumerate(names))
-    return Axis(0.0, len(names), ticks, label)
+    return Axis(0.0, len(names), _in_middles(names), label)
 
 
 def rows(names: Sequence[str]) -> Axis:
     """A vertical axis of names from above: row n is between n and n + 1."""
-    ticks = tuple((place + 0.5, name) for place, name in enumerate(names))
-    return Axis(len(names), 0.0, ticks)
+    return Axis(len(names), 0.0, _in_middles(names))
+
+
+def _in_middles(names: Sequence[str]) -> tuple[tuple[float, str], ...]:
+    """Ticks in the middle of columns or rows that are one unit wide."""
+    return tuple((place + 0.5, name) for place, name in enumerate(names))
 
 
 def _round_step(rough: float) -> float:
     """Round up to the next step of the form 1, 2 or 5 times a power of ten."""
     unit = 10.0 ** math.floor(math.log10(rough))
-    factors = (1, 2, 5, 10)
-    return next(unit * one for one in factors if unit * one >= rough * (1 - 1e-9))
+    least = rough * (1 - 1e-9)
+    steps = (unit * factor for factor in (1, 2, 5, 10))
+    return next(step for step in steps if step >= least)
 
 
 @dataclass
@@ -162,11 +167,11 @@ class Plot:
                 self.line("grid", (value, y.low), (value, y.high))
             self.text("tick", (value, y.low), text, dy=16)
         if x.label:
-            place = self._across(0.5), self._down(0.0) + 34
-            self._element("text", "label", place, x.label, "middle")
+            middle = (self._across(0.5), self._down(0.0) + 34)
+            self._write("label", middle, x.label, "middle")
         if y.label:
-            place = self.margins.left, self.margins.top - 8
-            self._element("text", "label", place, y.label, "start")
+            above = (self.margins.left, self.margins.top - 8)
+            self._write("label", above, y.label, "start")
 
     def line(
         self, style: str, start: tuple[float, float], end: tuple[float, float]
@@ -174,25 +179,22 @@ class Plot:
         """A straight line."""
         x1, y1 = self._place(*start)
         x2, y2 = self._place(*end)
-        at: dict[str, float | str] = {"x1": x1, "y1": y1, "x2": x2, "y2": y2}
-        self.elements.append(SvgElement("line", style, at))
+        self._add("line", style, {"x1": x1, "y1": y1, "x2": x2, "y2": y2})
 
     def path(self, style: str, points: Sequence[tuple[float, float]]) -> None:
         """A line through points."""
-        self.elements.append(SvgElement("path", style, {"d": self._drawn(points)}))
+        self._add("path", style, {"d": self._course(points)})
 
     def area(self, style: str, points: Sequence[tuple[float, float]]) -> None:
         """A filled polygon."""
-        drawn = f"{self._drawn(points)}Z"
-        self.elements.append(SvgElement("path", style, {"d": drawn}))
+        self._add("path", style, {"d": f"{self._course(points)}Z"})
 
     def dot(
         self, style: str, point: tuple[float, float], radius: float = 3, about: str = ""
     ) -> None:
         """A dot at a point. A pointer over it shows `about`."""
         x, y = self._place(*point)
-        at: dict[str, float | str] = {"cx": x, "cy": y, "r": radius}
-        self.elements.append(SvgElement("circle", style, at, about))
+        self._add("circle", style, {"cx": x, "cy": y, "r": radius}, about)
 
     def box(
         self,
@@ -211,7 +213,7 @@ class Plot:
         """
         x1, y1 = self._place(*start)
         x2, y2 = self._place(*end)
-        at: dict[str, float | str] = {
+        at = {
             "x": min(x1, x2),
             "y": min(y1, y2),
             "width": abs(x2 - x1),
@@ -219,16 +221,16 @@ class Plot:
         }
         if strength < 1:
             at["fill-opacity"] = strength
-        self.elements.append(SvgElement("rect", style, at, about))
+        self._add("rect", style, at, about)
 
     def stack(self, column: int, parts: Mapping[str, float]) -> None:
         """Stack parts in a column. `parts` maps a colour to a height, from below."""
         floor = 0.0
         for colour, height in parts.items():
             if height > 0:
-                corners = (column + 0.2, floor), (column + 0.8, floor + height)
-                self.box(f"part {colour}", *corners)
+                start = (column + 0.2, floor)
                 floor += height
+                self.box(f"part {colour}", start, (column + 0.8, floor))
 
     def text(
         self,
@@ -240,18 +242,18 @@ class Plot:
         dx: float = 0,
         dy: float = 4,
     ) -> None:
-        """A text at a point, shifted by `shift` units."""
+        """A text at a point, shifted by `dx` and `dy` in the chart's units."""
         x, y = self._place(*point)
-        self._element("text", style, (x + dx, y + dy), text, anchor)
+        self._write(style, (x + dx, y + dy), text, anchor)
 
     def key(self, colours: Iterable[tuple[str, str]]) -> None:
         """A legend line below the title: the style and name of each colour."""
-        place = 8.0
+        x = 8.0
+        y = self.margins.top - 8
         for style, name in colours:
-            line = self.margins.top - 8
-            self._element("text", f"key {style}", (place, line), "■", "start")
-            self._element("text", "label", (place + 14, line), name, "start")
-            place += 30 + WIDEST * len(name)
+            self._write(f"key {style}", (x, y), "■", "start")
+            self._write("label", (x + 14, y), name, "start")
+            x += 30 + WIDEST * len(name)
 
     def distance(self, one: tuple[float, float], other: tuple[float, float]) -> float:
         """The distance between two points, in the chart's units."""
@@ -259,30 +261,40 @@ class Plot:
 
     def caption(self, line: int, text: str) -> None:
         """A line of text below the axis; the margin there must have room for it."""
-        floor = self._down(0.0)
-        self._element("text", "caption", (8, floor + 54 + 17 * line), text, "start")
+        y = self._down(0.0) + 54 + 17 * line
+        self._write("caption", (8, y), text, "start")
 
-    def _element(
-        self, tag: str, style: str, place: tuple[float, float], text: str, anchor: str
+    def _add(
+        self, tag: str, style: str, at: Mapping[str, float | str], text: str = ""
     ) -> None:
-        x, y = place
-        at: dict[str, float | str] = {"x": x, "y": y, "text-anchor": anchor}
         self.elements.append(SvgElement(tag, style, at, text))
 
-    def _drawn(self, points: Sequence[tuple[float, float]]) -> str:
+    def _write(
+        self, style: str, place: tuple[float, float], text: str, anchor: str
+    ) -> None:
+        """A text at a place of the chart. Texts outside of the axes need it."""
+        x, y = place
+        self._add("text", style, {"x": x, "y": y, "text-anchor": anchor}, text)
+
+    def _course(self, points: Sequence[tuple[float, float]]) -> str:
+        """The line through points in the language of SVG paths."""
         places = (self._place(*point) for point in points)
         return "M" + "L".join(f"{x:.2f} {y:.2f}" for x, y in places)
 
     def _place(self, x: float, y: float) -> tuple[float, float]:
+        """The place in the chart, in its units from the upper left, of values of both axes."""
         return self._across(self.x.at(x)), self._down(self.y.at(y))
 
     def _across(self, share: float) -> float:
+        """The place of a share of the horizontal axis, from its left end."""
         width = WIDTH - self.margins.left - self.margins.right
         return self.margins.left + share * width
 
     def _down(self, share: float) -> float:
+        """The place of a share of the vertical axis, from its lower end."""
         floor = self.height - self.margins.bottom
-        return floor - share * (floor - self.margins.top)
+        height = floor - self.margins.top
+        return floor - share * height
 
 
 def drawn(plots: Sequence[Plot], alt: str) -> Chart:
@@ -291,9 +303,11 @@ def drawn(plots: Sequence[Plot], alt: str) -> Chart:
     Args:
         alt: what they show, in words.
     """
+    placed: list[tuple[Plot, float]] = []  # with the height above it
+    height = 0.0
+    for plot in plots:
+        placed.append((plot, height))
+        height += plot.height
     template = templates().get_template("chart.svg.j2")
-    ends = list(accumulate(plot.height for plot in plots))
-    starts = [0.0, *ends[:-1]]
-    placed = list(zip(plots, starts, strict=True))
-    svg = template.render(width=WIDTH, height=ends[-1], alt=alt, plots=placed)
+    svg = template.render(width=WIDTH, height=height, alt=alt, plots=placed)
     return Chart(f"{svg}\n", alt)

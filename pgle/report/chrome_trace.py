@@ -100,14 +100,15 @@ def chrome_trace(page: Page) -> str:
             "there is no timeline to write as a trace",
             remedy="give a trace, scheduled HLO, a run directory or a rehearsal",
         )
+    about = {
+        "program": printable(page.title),
+        "about": " · ".join(map(printable, page.identity)),
+        "verdict": printable(page.verdict),
+        "writer": f"pgle {__version__}",
+    }
     found = {
         "displayTimeUnit": "ms",
-        "otherData": {
-            "program": printable(page.title),
-            "about": " · ".join(map(printable, page.identity)),
-            "verdict": printable(page.verdict),
-            "writer": f"pgle {__version__}",
-        },
+        "otherData": about,
         "traceEvents": list(_events(page, drawn)),
     }
     # Perfetto shows an escaped letter as its escape
@@ -196,7 +197,9 @@ def _busy(panel: ScenePanel, names: Sequence[BarLabel], *styles: Style) -> Inter
 
 def _part_events(track: Track, parts: dict[str, Intervals]) -> Iterator[Event]:
     for name, times in parts.items():
-        for start, end in zip(times.start.tolist(), times.end.tolist(), strict=True):
+        starts = times.start.tolist()
+        ends = times.end.tolist()
+        for start, end in zip(starts, ends, strict=True):
             yield track.slice(name, "part", (round(start), round(end)))
 
 
@@ -212,7 +215,8 @@ def _lane_events(
     hidden = covered(compute, starts, ends)
     for row, number in enumerate(lane.name):
         found = names[number]
-        start, duration = lane.starts[row], lane.duration[row]
+        start = lane.starts[row]
+        duration = lane.duration[row]
         arguments = _arguments(found)
         if lane.count and lane.count[row] > 1:
             arguments["executions"] = lane.count[row]
@@ -252,33 +256,36 @@ def _place_of(item: Advice, scene: Scene, names: Sequence[BarLabel]) -> tuple[in
     if item.span_us is not None:
         start_us, end_us = item.span_us
         return round(start_us * 1e3), round(end_us * 1e3)
-    wanted = {
-        number
-        for number, found in enumerate(names)
-        if item.find and item.find in (found.name, found.lhs_name)
-    }
-    longest = (0, 0)
-    for lane in scene.panels[0].lanes:
-        for start, duration, name in zip(
-            lane.starts, lane.duration, lane.name, strict=True
-        ):
-            if name in wanted and duration > longest[1] - longest[0]:
-                longest = (start, start + duration)
-    if longest[1] > longest[0]:
-        return longest
     first = scene.panels[0]
-    steps = [span for span in first.spans if span.label.startswith("step ")]
-    return (steps[0].start, steps[0].end) if steps else (0, first.length)
+    longest = 0
+    place = (0, first.length)
+    for lane in first.lanes:
+        bars = zip(lane.starts, lane.duration, lane.name, strict=True)
+        for start, duration, number in bars:
+            if duration > longest and _is_found(names[number], item.find):
+                longest = duration
+                place = (start, start + duration)
+    if longest:
+        return place
+    steps = (span for span in first.spans if span.label.startswith("step "))
+    step = next(steps, None)
+    return place if step is None else (step.start, step.end)
+
+
+def _is_found(label: BarLabel, name: str) -> bool:
+    """Whether a bar is of the instruction with a name. Nothing has an empty name."""
+    return bool(name) and name in (label.name, label.lhs_name)
 
 
 def _saving(item: Advice) -> Event:
     """Return the saving of an opportunity, its reason, and the command to type."""
     found: Event = {}
-    if item.saves is not None:
-        found["saves"] = str(item.saves)
-        found["expected share"] = item.saves.expected
-        found["least share"] = item.saves.least
-        found["most share"] = item.saves.most
+    saves = item.saves
+    if saves is not None:
+        found["saves"] = str(saves)
+        found["expected share"] = saves.expected
+        found["least share"] = saves.least
+        found["most share"] = saves.most
     found["instruction"] = printable(item.find)
     found["why"] = printable(item.why)
     found["command"] = printable(item.command)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import math
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -124,44 +123,45 @@ def _change(found: Comparison) -> str:
     low, high = (edge - 1 for edge in found.ci)
     level = found.interval_name
     if not math.isfinite(high):
-        return (
-            f"Undecided{simulated}: {figures.signed(found.change, 2)}, with no interval"
-        )
+        change = figures.signed(found.change, 2)
+        return f"Undecided{simulated}: {change}, with no interval"
     if found.verdict in TONES:
-        nearer, farther = sorted((abs(low), abs(high)))
+        sizes = sorted((abs(low), abs(high)))
+        nearer, farther = (figures.share(size, digits) for size in sizes)
+        ends = figures.between(nearer, farther)
         size = figures.share(abs(found.change), digits)
-        ends = figures.between(
-            figures.share(nearer, digits), figures.share(farther, digits)
-        )
         return f"{size} {found.verdict}{simulated} ({ends}, {level})"
     word = "The same" if found.verdict is Verdict.SAME else "Undecided"
-    ends = figures.between(figures.signed(low, digits), figures.signed(high, digits))
-    return (
-        f"{word}{simulated}: {figures.signed(found.change, digits)} ({ends}, {level})"
-    )
+    change = figures.signed(found.change, digits)
+    lower, upper = (figures.signed(end, digits) for end in (low, high))
+    ends = figures.between(lower, upper)
+    return f"{word}{simulated}: {change} ({ends}, {level})"
 
 
 def _digits(found: Comparison) -> int:
     """Return how many decimals the interval justifies."""
-    return 2 if found.ci[1] - found.ci[0] < FINE else 1
+    low, high = found.ci
+    return 2 if high - low < FINE else 1
 
 
 def sides_table(found: Comparison) -> Table:
     """A row for each side, and one for the change; ``~`` marks a change within noise."""
-    is_clear = found.verdict in TONES
     signed = figures.signed(found.change, _digits(found))
-    change = Cell(signed if is_clear else f"~ {signed}", TONES.get(found.verdict, ""))
-    rows: list[list[Value]] = [
-        [printable(side.label), side.median_s * 1e6, side.spread]
-        for side in (found.base, found.new)
-    ]
-    rows.append(["change", change, ""])
+    change = Cell(f"~ {signed}")
+    if found.verdict in TONES:
+        change = Cell(signed, TONES[found.verdict])
+    of_change: list[Value] = ["change", change, ""]
+    rows = [_side_row(found.base), _side_row(found.new), of_change]
     heads: list[str | Column] = ["", Column("step", Unit.TIME), Column("±", Unit.SHARE)]
     if found.loss is not None and not math.isnan(found.loss.base):
         heads.append(Column("loss", Unit.RATE))
-        losses = _loss_cells(found.loss)
-        rows = [[*row, value] for row, value in zip(rows, losses, strict=True)]
+        for row, value in zip(rows, _loss_cells(found.loss), strict=True):
+            row.append(value)
     return table(heads, rows)
+
+
+def _side_row(side: Side) -> list[Value]:
+    return [printable(side.label), side.median_s * 1e6, side.spread]
 
 
 def _loss_cells(loss: LossChange) -> tuple[Value, Value, Value]:
@@ -206,12 +206,12 @@ def _assumed(found: Comparison) -> Iterator[Cell]:
 
 def _method(found: Comparison) -> Iterator[str]:
     """Yield how the figures were computed, and the smallest change they can detect."""
-    design, p = found.estimate.design, found.estimate.p
+    design = found.estimate.design
+    p = found.estimate.p
     base, new = found.estimate.n
     yield f"unit: {design.unit} ({base:,} of base, {new:,} of new); {design.text}"
     if found.simulated:
-        kind = found.interval_kind
-        yield f"Simulated: the {kind} {HOLDS_ALL}."
+        yield f"Simulated: the {found.interval_kind} {HOLDS_ALL}."
         return
     if p is not None:
         value = "<0.001" if p < 0.001 else f"{p:.3f}"
@@ -269,22 +269,22 @@ def left_out_text(side: Side) -> str:
     for run in side.runs:
         for item in run.left_out:
             by_rule.setdefault(item.rule, []).extend(item.steps)
-    texts = []
+    texts: list[str] = []
     for rule, steps in by_rule.items():
-        where = f" ({_ranges(sorted(steps))})" if len(side.runs) == 1 else ""
-        texts.append(f"{len(steps)} {rule}{where}")
+        text = f"{len(steps)} {rule}"
+        if len(side.runs) == 1:
+            text = f"{text} ({_ranges(sorted(steps))})"
+        texts.append(text)
     return ", ".join(texts) or "nothing"
 
 
 def _ranges(steps: Sequence[int]) -> str:
     """Step numbers as ranges, ``0–3, 7``."""
-    texts = list(itertools.starmap(_range_text, figures.runs(steps)))
+    texts: list[str] = []
+    for first, last in figures.runs(steps):
+        texts.append(str(first) if first == last else f"{first}–{last}")
     more = ", …" if len(texts) > MOST_RANGES else ""
     return f"{', '.join(texts[:MOST_RANGES])}{more}"
-
-
-def _range_text(first: int, last: int) -> str:
-    return str(first) if first == last else f"{first}–{last}"
 
 
 class PairOfUnits(Document):
@@ -380,11 +380,14 @@ def document(found: Comparison, checks: Sequence[LimitCheck]) -> CompareDocument
     """The comparison, and the outcome of its limits."""
     outcome = overall(checks)
     is_ok = None if outcome is Outcome.CANNOT_TELL else outcome is Outcome.OK
+    guards: tuple[LossGuard, ...] = ()
+    if found.loss:
+        guards = (LossGuard.of_value(found.loss, name="loss"),)
     return CompareDocument(
         statistics=_statistics(found),
         base=_side(found.base),
         new=_side(found.new),
-        guards=(LossGuard.of_value(found.loss, name="loss"),) if found.loss else (),
+        guards=guards,
         ok=is_ok,
         outcome=outcome,
         checks=tuple(map(CheckedLimit.of_value, checks)),
@@ -394,7 +397,8 @@ def document(found: Comparison, checks: Sequence[LimitCheck]) -> CompareDocument
 
 def _statistics(found: Comparison) -> StatisticsDocument:
     estimate = found.estimate
-    design, spread = estimate.design, estimate.spread
+    design = estimate.design
+    spread = estimate.spread
     return StatisticsDocument.of_value(
         found,
         estimate,
@@ -441,9 +445,8 @@ def outputs(found: Comparison, checks: Sequence[LimitCheck]) -> dict[str, str]:
     low, high = map(_number, found.ci)
     p = found.estimate.p
     p_text = "" if p is None else f"{p:.6g}"
-    short = "; ".join(
-        f"{check.name}: {check.message}" for check in checks if check.ok is not True
-    )
+    unmet = [check for check in checks if check.ok is not True]
+    short = "; ".join(f"{check.name}: {check.message}" for check in unmet)
     message = one_line(short or headline(found))
     return {
         "verdict": found.verdict.value,

@@ -73,11 +73,13 @@ def _line_row(item: Layer, step_us: float) -> tuple[Value, ...]:
 
 
 def _scope_row(name: str, group: Sequence[Layer], step_us: float) -> tuple[Value, ...]:
-    times = [
-        sum(layer.us for layer in group if layer.phase == phase) for phase in _PHASES
-    ]
-    times.append(sum(layer.exposed_us for layer in group))
-    shares = [_share_of(us, step_us) for us in times]
+    """A row for layers of one scope: their time, also by phase, and how much is exposed."""
+    by_phase: dict[str, float] = dict.fromkeys(_PHASES, 0.0)
+    for layer in group:
+        if layer.phase in by_phase:
+            by_phase[layer.phase] += layer.us
+    exposed_us = sum(layer.exposed_us for layer in group)
+    shares = [_share_of(us, step_us) for us in (*by_phase.values(), exposed_us)]
     us = sum(layer.us for layer in group)
     return short_scope(name) or "(no scope)", us, us / step_us, *shares, _of_roof(group)
 
@@ -89,26 +91,25 @@ def _share_of(us: float, step_us: float) -> float | None:
 
 def _of_roof(group: Sequence[Layer]) -> float | None:
     """The time of the same work at the GPU's peaks, as a share of the measured time."""
-    known = [
-        (layer.roofline_us, layer.us)
-        for layer in group
-        if layer.roofline_us is not None
-    ]
-    total = sum(us for _, us in known)
-    return sum(roofline for roofline, _ in known) / total if total > 0 else None
+    roofline_us = 0.0
+    measured_us = 0.0
+    for layer in group:
+        if layer.roofline_us is not None:
+            roofline_us += layer.roofline_us
+            measured_us += layer.us
+    return roofline_us / measured_us if measured_us > 0 else None
 
 
 def short_scope(name: str) -> str:
     """Return the last scopes, as many as fit. Other names stay unchanged."""
     if "/" not in name:
         return name
-    scopes = name.split("/")
-    shortened = ("/".join(["…", *scopes[at:]]) for at in range(1, len(scopes)))
-    found = next(
-        (text for text in (name, *shortened) if len(text) <= SCOPE_WIDTH),
-        f"…/{scopes[-1]}",
-    )
-    return cut(found, SCOPE_WIDTH)
+    shortened = name
+    rest = name
+    while len(shortened) > SCOPE_WIDTH and "/" in rest:
+        _, _, rest = rest.partition("/")
+        shortened = f"…/{rest}"
+    return cut(shortened, SCOPE_WIDTH)
 
 
 def products_lines(step: MeasuredStep) -> Iterator[str]:
@@ -117,14 +118,15 @@ def products_lines(step: MeasuredStep) -> Iterator[str]:
     if layers is not None and layers.mfu is not None and layers.hfu is not None:
         used = f"{figures.share(layers.mfu)} of the peak"
         if layers.hfu > layers.mfu:
-            used += f", {figures.share(layers.hfu)} with recomputation"
+            used = f"{used}, {figures.share(layers.hfu)} with recomputation"
         yield f"Model FLOPs utilisation (MFU): {used}."
     units = "Tensor Cores"
     if step.hardware is not None:
         units = maker_of(step.hardware).worded(units)
     for item in step.products:
         where = "" if item.tensor_cores else f", not on the {units}"
-        time = f"{figures.time(item.us)} ({figures.share(item.us / step.step_us)})"
+        share = figures.share(item.us / step.step_us)
+        time = f"{figures.time(item.us)} ({share})"
         yield (
             f"Matrix products in {item.dtype}{where}: {time}{_speed(item)}; "
             f"type from {_type_source(item)}."

@@ -11,7 +11,7 @@ from itertools import starmap
 import numpy as np
 
 from pgle.analyze.analysis import MeasuredStep
-from pgle.analyze.differences import Differences, StepChange
+from pgle.analyze.differences import Differences
 from pgle.analyze.layers import MeasuredInstruction
 from pgle.analyze.memory import Memory
 from pgle.analyze.window import StepParts
@@ -91,31 +91,29 @@ def steps_chart(parts: StepParts, note: str = "") -> Chart:
     """
     numbers = [item.execution for item in parts.steps]
     us = parts.times_us
-    title = f"{len(numbers)} steps over time{note}"
-    plot = _over_time(title, [numbers], [us], "execution")
+    steps = f"{len(numbers)} steps"
+    plot = _over_time(f"{steps} over time{note}", [numbers], [us], "execution")
     for number, time_us in zip(numbers, us, strict=True):
         about = f"execution {number}: {figures.time(time_us)}"
         plot.dot("point", (number, time_us), about=about)
+    ends = figures.between(figures.time(us.min()), figures.time(us.max()))
     median = figures.time(np.median(us))
-    words = (
-        f"{len(numbers)} steps, {_ends(us)}, median {median}",
-        _draw_slow(plot, parts),
-        _draw_pattern(plot, parts),
-    )
+    slow = _draw_slow(plot, parts)
+    pattern = _draw_pattern(plot, parts)
+    words = (f"{steps}, {ends}, median {median}", slow, pattern)
     return charts.drawn([plot], "; ".join(filter(None, words)))
 
 
 def _draw_slow(plot: Plot, parts: StepParts) -> str:
     """Ring the slow steps and label the first. Return a text with the numbers of the first few."""
-    slow = [
-        (item.execution, us)
-        for item, us in zip(parts.steps, parts.times_us, strict=True)
-        if item.is_slow
-    ]
+    slow: list[tuple[int, float]] = []
+    for item, time_us in zip(parts.steps, parts.times_us, strict=True):
+        if item.is_slow:
+            place = (item.execution, time_us)
+            slow.append(place)
+            plot.dot("slow", place, 6)
     if not slow:
         return ""
-    for place in slow:
-        plot.dot("slow", place, 6)
     plot.text("bad", slow[0], "slow", "start", dx=10)
     numbers = ", ".join(str(number) for number, _ in slow[:SLOW])
     return f"slow: {numbers}"
@@ -131,7 +129,8 @@ def _draw_pattern(plot: Plot, parts: StepParts) -> str:
     numbers = [item.execution for item in parts.steps]
     level = np.exp(pattern.fitted)
     scale = float(np.median(parts.times_us / level))
-    plot.path("mark", list(zip(numbers, (scale * level).tolist(), strict=True)))
+    fitted_us = (scale * level).tolist()
+    plot.path("mark", list(zip(numbers, fitted_us, strict=True)))
     words = pattern.describe(numbers, "execution")
     plot.text("mark", (plot.x.low, plot.y.high), words, "start", dy=-8)
     return words
@@ -143,19 +142,23 @@ def sides_chart(found: Comparison) -> Chart | None:
     new = [run for run in found.new.runs if len(run)]
     if not base or not new:
         return None
-    every = [*base, *new]
+    runs = [*base, *new]
     title = "Steady steps of both sides"
-    if any(run.series.simulated for run in every):
+    if any(run.series.simulated for run in runs):
         title = f"{title}, simulated"
-    numbers = [run.step.tolist() for run in every]
-    us = [run.step_time_s * 1e6 for run in every]
+    numbers = [run.step.tolist() for run in runs]
+    us = [run.step_time_s * 1e6 for run in runs]
     plot = _over_time(title, numbers, us, "step")
-    _draw_side(plot, found.base, "first")
-    _draw_side(plot, found.new, "point")
-    key = (("first", _side_label(found.base)), ("point", _side_label(found.new)))
+    key: list[tuple[str, str]] = []
+    words: list[str] = []
+    for style, side in (("first", found.base), ("point", found.new)):
+        _draw_side(plot, side, style)
+        label = printable(side.label)
+        median = figures.time(side.median_s * 1e6)
+        key.append((style, f"{cut(label, 20)} {median}"))
+        words.append(f"{label}: {side.steps} steps, median {median}")
     plot.key(key)
-    words = "; ".join(map(_side_words, (found.base, found.new)))
-    return charts.drawn([plot], words)
+    return charts.drawn([plot], "; ".join(words))
 
 
 def _draw_side(plot: Plot, side: Side, style: str) -> None:
@@ -166,15 +169,6 @@ def _draw_side(plot: Plot, side: Side, style: str) -> None:
             plot.dot(style, point, 2)
     median_us = side.median_s * 1e6
     plot.line("thin", (plot.x.low, median_us), (plot.x.high, median_us))
-
-
-def _side_label(side: Side) -> str:
-    return f"{cut(printable(side.label), 20)} {figures.time(side.median_s * 1e6)}"
-
-
-def _side_words(side: Side) -> str:
-    median = figures.time(side.median_s * 1e6)
-    return f"{printable(side.label)}: {side.steps} steps, median {median}"
 
 
 def _over_time(
@@ -202,8 +196,28 @@ def _whole(axis: Axis) -> Axis:
     return replace(axis, ticks=ticks, has_grid=False)
 
 
-def _ends(us: np.ndarray) -> str:
-    return figures.between(figures.time(us.min()), figures.time(us.max()))
+# ---- rows
+
+
+def _plot_of_rows(title: str, across: Axis, names: Sequence[str], right: float) -> Plot:
+    """A plot with a row for each name. Figures behind the rows have `right` units of room."""
+    bottom = 42 if across.label else 30
+    margins = Margins(left=NAMES, right=right, bottom=bottom)
+    height = len(names) * ROW + margins.top + margins.bottom
+    return Plot(title, across, charts.rows(names), height, margins)
+
+
+def _row_bar(
+    plot: Plot, row: int, style: str, ends: tuple[float, float], text: str
+) -> None:
+    """A bar in a row, with its figure behind it."""
+    start, end = ends
+    plot.box(style, (start, row + 0.15), (end, row + 0.85))
+    plot.text("name", (end, row + 0.5), text, "start", dx=5)
+
+
+def _row_name(name: str) -> str:
+    return cut(printable(name), LONGEST)
 
 
 # ---- what changed
@@ -217,77 +231,76 @@ class WaterfallBar:
     from_us: float
     to_us: float
 
+    @property
+    def change(self) -> str:
+        """The difference of the two lengths, with its sign."""
+        delta_us = self.to_us - self.from_us
+        text = figures.time(delta_us)
+        is_longer = delta_us > 0 and text != figures.NONE
+        return f"+{text}" if is_longer else text
+
 
 def waterfall(found: Differences) -> Chart:
     """A waterfall from the step before to the step after: the largest changes, then the sum of all
     others.
     """
-    bars: list[WaterfallBar] = []
-    us = found.before.step_us
-    for change in found.changes[:CHANGES]:
-        bars.append(WaterfallBar(_change_name(change), us, us + change.delta_us))
-        us += change.delta_us
-    bars.append(WaterfallBar("all other changes", us, found.after.step_us))
-    ends = [found.before.step_us, *(bar.to_us for bar in bars)]
-    low = min(ends)
-    high = max(ends)
-    room = max((high - low) * 0.12, high * 1e-3)
-    # drawn from zero, small changes of a long step would be invisible
-    start = 0.0 if high - low > high / 4 else low - room
+    before_us = found.before.step_us
+    after_us = found.after.step_us
+    bars = _waterfall_bars(found)
+    across = _waterfall_axis([before_us, *(bar.to_us for bar in bars)])
     names = ["before", *(_row_name(bar.name) for bar in bars), "after"]
-    height = len(names) * ROW + 84
-    label = "step" if start == 0 else "step; the axis does not begin at 0"
-    across = charts.times(start, high + room, label=label, most=4)
-    plot = Plot(
-        "From the step before to the step after",
-        across,
-        charts.rows(names),
-        height,
-        Margins(left=NAMES, right=66),
-    )
-    whole = ((0, found.before.step_us), (len(names) - 1, found.after.step_us))
-    for row, length in whole:
-        _row_bar(plot, row, "compute", (start, length), figures.time(length))
+    plot = _plot_of_rows("From the step before to the step after", across, names, 66)
+    before = figures.time(before_us)
+    after = figures.time(after_us)
+    _row_bar(plot, 0, "compute", (across.low, before_us), before)
+    _row_bar(plot, len(bars) + 1, "compute", (across.low, after_us), after)
     for row, bar in enumerate(bars, start=1):
-        _waterfall_bar(plot, row, bar)
-    parts = (f"{bar.name} {_change(bar)}" for bar in bars)
-    before, after = map(figures.time, (found.before.step_us, found.after.step_us))
-    words = f"before {before}; {'; '.join(parts)}; after {after}"
+        _draw_change(plot, row, bar)
+    changes = "; ".join(f"{bar.name} {bar.change}" for bar in bars)
+    words = f"before {before}; {changes}; after {after}"
     return charts.drawn([plot], printable(words))
 
 
-def _row_bar(
-    plot: Plot, row: int, style: str, ends: tuple[float, float], text: str
-) -> None:
-    """A bar in a row, with its figure behind it."""
-    start, end = ends
-    plot.box(style, (start, row + 0.15), (end, row + 0.85))
-    plot.text("name", (end, row + 0.5), text, "start", dx=5)
+def _waterfall_bars(found: Differences) -> list[WaterfallBar]:
+    """A bar for each of the largest changes, and one for all others. Each begins where the one
+    above ends.
+    """
+    bars: list[WaterfallBar] = []
+    us = found.before.step_us
+    for change in found.changes[:CHANGES]:
+        start_us = us
+        us += change.delta_us
+        name = change.name or str(change.kind)  # some kinds have no instruction
+        bars.append(WaterfallBar(name, start_us, us))
+    bars.append(WaterfallBar("all other changes", us, found.after.step_us))
+    return bars
 
 
-def _change_name(change: StepChange) -> str:
-    """Name a change by its instruction, or by what happened if it has none."""
-    return change.name or str(change.kind)
+def _waterfall_axis(ends_us: Sequence[float]) -> Axis:
+    """An axis around all lengths of the step. It begins at 0 only if they differ by more than a
+    quarter, because small changes of a long step would be invisible.
+    """
+    low_us = min(ends_us)
+    high_us = max(ends_us)
+    room_us = max((high_us - low_us) * 0.12, high_us * 1e-3)
+    start_us = low_us - room_us
+    label = "step; the axis does not begin at 0"
+    if high_us - low_us > high_us / 4:
+        start_us = 0.0
+        label = "step"
+    return charts.times(start_us, high_us + room_us, label=label, most=4)
 
 
-def _waterfall_bar(plot: Plot, row: int, bar: WaterfallBar) -> None:
-    longer = bar.to_us > bar.from_us
-    style = "exposed" if longer else "hidden"
-    plot.box(style, (bar.from_us, row + 0.15), (bar.to_us, row + 0.85), about=bar.name)
-    plot.line("thin", (bar.to_us, row + 0.85), (bar.to_us, row + 1.15))
+def _draw_change(plot: Plot, row: int, bar: WaterfallBar) -> None:
+    """Draw the bar, a line down to the next one, and the figure behind it."""
+    style, tone = ("hidden", "good")
+    if bar.to_us > bar.from_us:
+        style, tone = ("exposed", "bad")
+    bottom = row + 0.85
+    plot.box(style, (bar.from_us, row + 0.15), (bar.to_us, bottom), about=bar.name)
+    plot.line("thin", (bar.to_us, bottom), (bar.to_us, row + 1.15))
     end = (max(bar.from_us, bar.to_us), row + 0.5)
-    tone = "bad" if longer else "good"
-    plot.text(tone, end, _change(bar), "start", dx=5)
-
-
-def _change(bar: WaterfallBar) -> str:
-    delta_us = bar.to_us - bar.from_us
-    text = figures.time(delta_us)
-    return f"+{text}" if delta_us > 0 and text != figures.NONE else text
-
-
-def _row_name(name: str) -> str:
-    return cut(printable(name), LONGEST)
+    plot.text(tone, end, bar.change, "start", dx=5)
 
 
 # ---- waits of ranks
@@ -301,44 +314,45 @@ def waits_chart(step: MeasuredStep) -> Chart | None:
     if waited_us is None or not waited_us.any() or waited_us.shape[1] < 2:
         return None
     mean_us = waited_us.mean(axis=0)
-    order = np.sort(np.argsort(-mean_us, kind="stable")[:MOST_RANKS])
+    latest = np.argsort(-mean_us, kind="stable")[:MOST_RANKS]
+    ranks = np.sort(latest)
+    names = [_row_name(step.rank_name(step.windows[rank].device)) for rank in ranks]
     steps = len(waited_us)
     columns = min(steps, MOST_COLUMNS)
-    pieces = np.array_split(waited_us[:, order], columns)
-    cells = np.array([piece.mean(axis=0) for piece in pieces])
-    names = [_row_name(step.rank_name(step.windows[at].device)) for at in order]
-    each = ""
-    if columns < steps:
-        each = f", {steps // columns} to {-(-steps // columns)} a column"
-    ends = ((0.5, "first"), (columns - 0.5, "last")) if columns > 1 else ()
-    across = Axis(0.0, columns, ends, f"{steps} steps{each}")
-    plot = Plot(
-        "How long the other ranks wait for each rank, mean at the right",
-        across,
-        charts.rows(names),
-        len(names) * ROW + 84,
-        Margins(left=NAMES, right=70),
-    )
-    most_us = float(cells.max())
-    for row, at in enumerate(order):
-        _waits_row(plot, row, cells[:, row], most_us)
-        mean = (columns, row + 0.5)
-        plot.text("name", mean, figures.time(mean_us[at]), "start", dx=6)
-    waits = [
-        f"{name}: {figures.time(mean_us[at])}"
-        for name, at in zip(names, order, strict=True)
-    ]
+    title = "How long the other ranks wait for each rank, mean at the right"
+    plot = _plot_of_rows(title, _columns_of_steps(steps, columns), names, 70)
+    pieces = np.array_split(waited_us[:, ranks], columns)
+    cells_us = np.array([piece.mean(axis=0) for piece in pieces])
+    most_us = float(cells_us.max())
+    waits: list[str] = []
+    for row, (name, rank) in enumerate(zip(names, ranks, strict=True)):
+        _draw_waits(plot, row, cells_us[:, row], most_us)
+        mean = figures.time(mean_us[rank])
+        plot.text("name", (columns, row + 0.5), mean, "start", dx=6)
+        waits.append(f"{name}: {mean}")
     words = f"The other ranks wait in a step for {'; '.join(waits)}"
     return charts.drawn([plot], words)
 
 
-def _waits_row(plot: Plot, row: int, us: np.ndarray, most_us: float) -> None:
-    for column, value in enumerate(us.tolist()):
-        corners = (column + 0.04, row + 0.06), (column + 0.96, row + 0.94)
-        plot.box("idle", *corners, strength=0.35)
-        strength = min(value / most_us, 0.999)
-        about = figures.time(value)
-        plot.box("exposed", *corners, strength=strength, about=about)
+def _columns_of_steps(steps: int, columns: int) -> Axis:
+    """An axis with a column for each step, or for several steps if there are fewer columns."""
+    label = f"{steps} steps"
+    if columns < steps:
+        fewest = steps // columns
+        most = -(-steps // columns)
+        label = f"{label}, {fewest} to {most} a column"
+    ends = ((0.5, "first"), (columns - 0.5, "last")) if columns > 1 else ()
+    return Axis(0.0, columns, ends, label)
+
+
+def _draw_waits(plot: Plot, row: int, us: np.ndarray, most_us: float) -> None:
+    """Draw the waits of one rank, a box for each column. The longest wait of all is the reddest."""
+    for column, wait_us in enumerate(us.tolist()):
+        start = (column + 0.04, row + 0.06)
+        end = (column + 0.96, row + 0.94)
+        plot.box("idle", start, end, strength=0.35)
+        strength = min(wait_us / most_us, 0.999)
+        plot.box("exposed", start, end, strength=strength, about=figures.time(wait_us))
 
 
 # ---- kernels against the roofline
@@ -401,14 +415,16 @@ def roofline(
     plot = _roofline_plot(points, roof, f"roofline of {hardware.name}{note}")
     _draw_roof(plot, roof, f"{hardware.memory_gb_s:,.0f} GB/s")
     _draw_points(plot, points)
-    for line, point in enumerate(points[:NAMED]):
-        name = cut(printable(point.name), 36)
-        plot.caption(line, f"{line + 1}  {name}, {_reached(point)}")
-    words = (
-        f"{number}. {point.name}: {point.intensity:,.3g} operations for each byte, "
-        f"{point.tflops:,.3g}·10¹² a second, {_reached(point)}"
-        for number, point in enumerate(points, start=1)
-    )
+    words: list[str] = []
+    for number, point in enumerate(points, start=1):
+        reached = f"{figures.share(point.reached, 0)} of its limit"
+        if number <= NAMED:
+            name = cut(printable(point.name), 36)
+            plot.caption(number - 1, f"{number}  {name}, {reached}")
+        words.append(
+            f"{number}. {point.name}: {point.intensity:,.3g} operations for each byte, "
+            f"{point.tflops:,.3g}·10¹² a second, {reached}"
+        )
     return charts.drawn([plot], printable("; ".join(words)))
 
 
@@ -469,21 +485,15 @@ def _draw_roof(plot: Plot, roof: Roof, speed: str) -> None:
 
 def _draw_points(plot: Plot, points: Sequence[RooflinePoint]) -> None:
     """Draw a dot for each kernel. Larger dots take more of the step. Close dots share a label."""
-    groups: list[list[int]] = []
-    places = [(point.intensity, point.tflops) for point in points]
-    for number, place in enumerate(places):
-        for group in groups:
-            if plot.distance(places[group[0]], place) < LABEL_ROOM:
-                group.append(number)
-                break
-        else:
-            groups.append([number])
-    for point, place in zip(points, places, strict=True):
-        radius = 2 + 5 * (point.us / points[0].us) ** 0.5
-        plot.dot("point kernel", place, radius, point.name)
-    for group in groups:
-        label = _numbers([number + 1 for number in group])
-        plot.text("name", places[group[0]], label, dy=20)
+    labels: dict[tuple[float, float], list[int]] = {}  # the kernels' numbers by place
+    for number, point in enumerate(points, start=1):
+        place = (point.intensity, point.tflops)
+        share = point.us / points[0].us
+        plot.dot("point kernel", place, 2 + 5 * share**0.5, point.name)
+        near = (at for at in labels if plot.distance(at, place) < LABEL_ROOM)
+        labels.setdefault(next(near, place), []).append(number)
+    for place, numbers in labels.items():
+        plot.text("name", place, _numbers(numbers), dy=20)
 
 
 def _numbers(found: Sequence[int]) -> str:
@@ -495,10 +505,6 @@ def _run(first: int, last: int) -> str:
     if last - first < 2:
         return ", ".join(map(str, range(first, last + 1)))
     return f"{first}–{last}"
-
-
-def _reached(point: RooflinePoint) -> str:
-    return f"{figures.share(point.reached, 0)} of its limit"
 
 
 def _plain(value: float) -> str:
@@ -516,31 +522,28 @@ def memory_chart(memory: Memory) -> Chart:
         ("results", plan.outputs_bytes),
         ("constants", plan.constants_bytes),
     )
-    bars = [(name, size) for name, size in kinds if size]
-    live = [(printable(item.name), item.size_bytes) for item in memory.live]
-    rest = plan.temporary_bytes - sum(size for _, size in live[:BUFFERS])
-    values = live[:BUFFERS]
+    held = [(name, size) for name, size in kinds if size]
+    temporary = memory.live[:BUFFERS]
+    rows = [*held, *((printable(item.name), item.size_bytes) for item in temporary)]
+    rest = plan.temporary_bytes - sum(item.size_bytes for item in temporary)
     if rest > 0:
-        values.append(("other temporary memory", rest))
-    rows = [*bars, *values]
-    names = [_row_name(name) for name, _ in rows]
+        rows.append(("other temporary memory", rest))
     most = max(size for _, size in rows)
     across = charts.sizes(most * 1.02, most=3)
-    plot = Plot(
-        f"What lives at the peak of {figures.size(plan.peak_bytes)}",
-        across,
-        charts.rows(names),
-        len(rows) * ROW + 72,
-        Margins(left=NAMES, right=76, bottom=30),
-    )
-    for row, (_, size) in enumerate(rows):
-        style = "other" if row < len(bars) else "compute"
-        _row_bar(plot, row, style, (0, size), figures.size(size))
-    words = "; ".join(f"{name} {figures.size(size)}" for name, size in rows)
+    names = [_row_name(name) for name, _ in rows]
+    title = f"What lives at the peak of {figures.size(plan.peak_bytes)}"
+    plot = _plot_of_rows(title, across, names, 76)
+    words: list[str] = []
+    for row, (name, size) in enumerate(rows):
+        style = "other" if row < len(held) else "compute"
+        text = figures.size(size)
+        _row_bar(plot, row, style, (0, size), text)
+        words.append(f"{name} {text}")
+    at_peak = f"At the peak: {'; '.join(words)}"
     if not plan.course_bytes:
-        return charts.drawn([plot], f"At the peak: {words}")
+        return charts.drawn([plot], at_peak)
     course, said = _course(memory)
-    return charts.drawn([course, plot], f"{said} At the peak: {words}")
+    return charts.drawn([course, plot], f"{said} {at_peak}")
 
 
 def _course(memory: Memory) -> tuple[Plot, str]:
@@ -550,31 +553,29 @@ def _course(memory: Memory) -> tuple[Plot, str]:
     course = np.array(plan.course_bytes)
     pieces = np.array_split(course, min(len(course), STEPS_OF_COURSE))
     sizes = [held + int(piece.max()) for piece in pieces]
+    number = len(sizes)
     limit = memory.limit_bytes
-    is_near = limit is not None and limit <= 2.5 * plan.peak_bytes
-    tops = [plan.peak_bytes, *sizes]
-    if limit is not None and is_near:
-        tops.append(limit)
-    across = Axis(0, len(sizes), label="instructions in the order of the schedule")
-    high = charts.sizes(max(tops) * 1.08)
-    plot = Plot(
-        "Memory over the step, by XLA's plan", across, high, margins=Margins(left=76)
-    )
-    points = [(place + 0.5, float(size)) for place, size in enumerate(sizes)]
-    outline = [(0.5, 0.0), *points, (len(sizes) - 0.5, 0.0)]
-    plot.area("compute", outline)
-    plot.box("other", (0.5, 0), (len(sizes) - 0.5, held))
-    if limit is not None and is_near:
-        plot.line("mark", (0, limit), (len(sizes), limit))
+    if limit is not None and limit > 2.5 * plan.peak_bytes:
+        limit = None  # too far up for this chart
+    across = Axis(0, number, label="instructions in the order of the schedule")
+    high = max(plan.peak_bytes, limit or 0, *sizes)
+    up = charts.sizes(high * 1.08)
+    title = "Memory over the step, by XLA's plan"
+    plot = Plot(title, across, up, margins=Margins(left=76))
+    first = 0.5
+    last = number - 0.5
+    points = [(first + place, float(size)) for place, size in enumerate(sizes)]
+    plot.area("compute", [(first, 0.0), *points, (last, 0.0)])
+    plot.box("other", (first, 0), (last, held))
+    if limit is not None:
+        plot.line("mark", (0, limit), (number, limit))
         label = f"limit {figures.size(limit)}"
         plot.text("mark", (0, limit), label, "start", dx=4, dy=-5)
     at = int(np.argmax(sizes))
-    label = figures.size(plan.peak_bytes)
-    place = (at + 0.5, float(sizes[at]))
-    anchor = "start" if at < len(sizes) / 2 else "end"
-    plot.text("name", place, f"peak {label}", anchor, dy=-5)
-    said = (
-        f"Memory begins at {figures.size(sizes[0])}, ends at {figures.size(sizes[-1])}, and peaks "
-        f"after {figures.share(at / len(sizes), 0)} of the schedule."
-    )
+    peak = f"peak {figures.size(plan.peak_bytes)}"
+    anchor = "start" if at < number / 2 else "end"
+    plot.text("name", points[at], peak, anchor, dy=-5)
+    starts, ends = (figures.size(size) for size in (sizes[0], sizes[-1]))
+    share = figures.share(at / number, 0)
+    said = f"Memory begins at {starts}, ends at {ends}, and peaks after {share} of the schedule."
     return plot, said

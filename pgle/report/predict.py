@@ -144,7 +144,7 @@ def _verdict(found: Predicted) -> str:
     lever = found.account.lever
     if lever is None or found.prediction.lower_bound:
         return words
-    saves = figures.share(found.account.share(lever.known_saving_us))
+    saves = account.share_words(found.account, lever.known_saving_us)
     return f"{words}; {account.lowered(lever.title)}: saves {saves}"
 
 

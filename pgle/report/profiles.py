@@ -111,11 +111,11 @@ def _about(summary: Summary) -> Iterator[str]:
     if not summary.described:
         yield "no sidecar: kinds are guessed from names"
         return
-    origins = (
-        f"{summary.origins[origin]:,} {origin}"
-        for origin in Origin
-        if summary.origins.get(origin)
-    )
+    origins: list[str] = []
+    for origin in Origin:
+        costs = summary.origins.get(origin)
+        if costs:
+            origins.append(f"{costs:,} {origin}")
     yield ", ".join(origins)
 
 
@@ -173,26 +173,24 @@ def _provenance(provenance: Mapping[str, object]) -> Iterator[str]:
 
 def _statistics(provenance: Mapping[str, object]) -> str:
     """`` (stat median, collective stat min)``: how samples became costs; empty if not recorded."""
-    stats = [
-        f"{key} {provenance[key]}"
-        for key in ("stat", "collective_stat")
-        if provenance.get(key)
-    ]
-    return f" ({', '.join(stats)})".replace("_", " ") if stats else ""
+    keys = filter(provenance.get, ("stat", "collective_stat"))
+    stats = ", ".join(f"{key} {provenance[key]}" for key in keys)
+    return f" ({stats})".replace("_", " ") if stats else ""
 
 
 def _module_words(module: Json) -> str:
     """``module jit_step, 5 of 6 executions over 4 devices, fingerprint 0123456789ab``."""
-    words = f"module {module.get('name')}"
+    words = [f"module {module.get('name')}"]
     used = module.get("executions_used")
     if used is not None:
-        words += f", {used} of {module.get('executions_seen')} executions"
-    if module.get("devices"):
-        words += f" over {module.get('devices')} devices"
+        words.append(f", {used} of {module.get('executions_seen')} executions")
+    devices = module.get("devices")
+    if devices:
+        words.append(f" over {devices} devices")
     heads = [name[:12] for name in module.get("fingerprints", ())]
     if heads:
-        words += f", fingerprint {' '.join(heads)}"
-    return words
+        words.append(f", fingerprint {' '.join(heads)}")
+    return "".join(words)
 
 
 def _instructions(summary: Summary) -> Table:
@@ -205,14 +203,14 @@ def _instructions(summary: Summary) -> Table:
         Column("spread", Unit.SHARE),
         "origin",
     )
-    has_origins = summary.described and any(
-        cost.origin is not Origin.MEASURED for cost in summary.costs
-    )
-    rows = []
-    for cost in summary.costs:
+    costs = summary.costs
+    are_measured = all(cost.origin is Origin.MEASURED for cost in costs)
+    has_origins = summary.described and not are_measured
+    rows: list[tuple[Value, ...]] = []
+    for cost in costs:
         origin = cost.origin.value if has_origins else ""
         rows.append((*_cost_cells(cost, summary), origin))
-    left = summary.names - len(summary.costs)
+    left = summary.names - len(costs)
     return replace(table(heads, rows, shown=ROWS), more=left)
 
 
@@ -250,19 +248,22 @@ class _FaultGroup:
         without_values = [item.message for item in self.findings if not item.values_us]
         if without_values:
             return without_values
-        last_clauses = (item.message.split("; ", 1)[-1] for item in self.findings)
-        return list(dict.fromkeys(last_clauses))
+        effects: dict[str, None] = {}
+        for item in self.findings:
+            *_, effect = item.message.split("; ", 1)
+            effects[effect] = None
+        return list(effects)
 
     @property
     def line(self) -> str:
         """The fault, how many names have it, and its effect if it is the same for all."""
         title = _TITLES[self.fault]
-        effects = self.effects
+        effect, *others = self.effects
         named = sum(bool(item.values_us) for item in self.findings)
         if not named:
-            return f"{title}: {effects[0]}"
-        effect = f": {effects[0]}" if len(effects) == 1 else ""
-        return f"{title} ({named}){effect}"
+            return f"{title}: {effect}"
+        counted = f"{title} ({named})"
+        return counted if others else f"{counted}: {effect}"
 
     def rows(self) -> Iterator[tuple[Value, ...]]:
         """A row for each name, with its effect if effects differ."""
@@ -274,7 +275,7 @@ class _FaultGroup:
 
 
 def _fault_groups(findings: Sequence[Oddity]) -> list[_FaultGroup]:
-    groups = []
+    groups: list[_FaultGroup] = []
     for fault in Fault:
         mine = [item for item in findings if item.fault is fault]
         if mine:
@@ -312,8 +313,10 @@ def _any_cost(us: float) -> str:
 
 def _importance(finding: Oddity) -> float:
     """Return how far the costs of a name differ, in µs; for a single cost, its size."""
-    finite = [value for value in finding.values_us if math.isfinite(value)] or [0.0]
-    return max(finite) - min(finite) if len(finite) > 1 else abs(finite[0])
+    finite = [value for value in finding.values_us if math.isfinite(value)]
+    if len(finite) > 1:
+        return max(finite) - min(finite)
+    return abs(finite[0]) if finite else 0.0
 
 
 class ListedCost(Document):
@@ -414,16 +417,21 @@ def _changed(diff: ProfileDiff) -> list[Difference]:
 def _sums_line(diff: ProfileDiff) -> str:
     """``Sum of costs 120 ms → 128 ms (+6.7 %)``."""
     counted = [total for total in diff.totals if total.kind is not CostKind.LOOP]
-    before = sum(total.old_us for total in counted)
-    after = sum(total.new_us for total in counted)
-    share = f" ({figures.change(after / before - 1)})" if before > 0 else ""
-    return f"Sum of costs {figures.time(before)} → {figures.time(after)}{share}"
+    before_us = sum(total.old_us for total in counted)
+    after_us = sum(total.new_us for total in counted)
+    sums = f"Sum of costs {figures.time(before_us)} → {figures.time(after_us)}"
+    if before_us <= 0:
+        return sums
+    return f"{sums} ({figures.change(after_us / before_us - 1)})"
 
 
 def _change_counts(diff: ProfileDiff) -> str:
     """``12 changed, 3 added``."""
-    counts = {word: diff.count(change) for change, word in _WORDS.items()}
-    return ", ".join(f"{count:,} {word}" for word, count in counts.items() if count)
+    counts: list[str] = []
+    for change, word in _WORDS.items():
+        if count := diff.count(change):
+            counts.append(f"{count:,} {word}")
+    return ", ".join(counts)
 
 
 def _kinds_table(diff: ProfileDiff) -> Table:

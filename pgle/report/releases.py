@@ -14,7 +14,16 @@ from pgle.report import text
 from pgle.report.control import longer
 from pgle.report.page import figures
 from pgle.report.page.figures import Unit
-from pgle.report.page.value import Column, Page, Prose, Section, Table, Tone, table
+from pgle.report.page.value import (
+    Column,
+    Page,
+    Prose,
+    Section,
+    Table,
+    Tone,
+    Value,
+    table,
+)
 from pgle.report.text import Document, flat
 from pgle.run.releases import Release, ReleasesResult, Upgrade
 from pgle.run.second_compilation import Schedules
@@ -119,9 +128,9 @@ def _fact_row(
     name: str, word: Callable[[ProgramFacts], str], facts: Sequence[ProgramFacts]
 ) -> tuple[str, ...]:
     """A fact of every release. Later releases show it only if it differs from the first."""
-    words = list(map(word, facts))
-    later = {words[0]: SAME}
-    return (name, words[0], *(later.get(item, item) for item in words[1:]))
+    first, *others = map(word, facts)
+    named = {first: SAME}
+    return (name, first, *(named.get(other, other) for other in others))
 
 
 def _change_row(
@@ -132,13 +141,16 @@ def _change_row(
 
 
 def _count(facts: ProgramFacts) -> str:
+    """The number of collectives, and the bytes that they move."""
     uses = facts.collectives.values()
-    size = figures.size(sum(use.size_bytes for use in uses))
-    return f"{sum(use.count for use in uses):,}, {size}"
+    count = sum(use.count for use in uses)
+    size_bytes = sum(use.size_bytes for use in uses)
+    return f"{count:,}, {figures.size(size_bytes)}"
 
 
 def _asynchronous(facts: ProgramFacts) -> str:
-    return f"{sum(use.asynchronous for use in facts.collectives.values()):,}"
+    count = sum(use.asynchronous for use in facts.collectives.values())
+    return f"{count:,}"
 
 
 def _types(facts: ProgramFacts) -> str:
@@ -147,10 +159,9 @@ def _types(facts: ProgramFacts) -> str:
 
 
 def _fusions(facts: ProgramFacts) -> str:
-    counts = [
-        count for name, count in facts.kernels.items() if name.startswith("fusion ")
-    ]
-    return f"{sum(counts):,}"
+    names = (name for name in facts.kernels if name.startswith("fusion "))
+    count = sum(facts.kernels[name] for name in names)
+    return f"{count:,}"
 
 
 def _memory(facts: ProgramFacts) -> str:
@@ -171,27 +182,31 @@ def _carried(found: Upgrade) -> str:
 
 
 def _equals(found: Upgrade) -> str:
-    return f"{found.exact.come:,} of {sum(found.after.facts.work.values()):,}"
+    instructions = sum(found.after.facts.work.values())
+    return f"{found.exact.come:,} of {instructions:,}"
 
 
 def _step_rows(found: ReleasesResult) -> Iterator[tuple[str, ...]]:
     """The step without and with a profile, each in both compilations if all releases have two."""
-    sides = [item.schedules for item in found.releases]
-    passes = min(map(len, sides))
-    for place in range(passes):
-        steps = [each[place].baseline.step_us for each in sides]
-        yield ("  control" if place else "step, no profile", *_times(steps))
-    for place in range(passes):
-        steps = [each[place].profiled.step_us for each in sides]
-        yield ("  control" if place else "step with a profile", *_times(steps))
+    # a list for each compilation that all releases have
+    compilations = list(zip(*(item.schedules for item in found.releases), strict=False))
+    name = "step, no profile"
+    for schedules in compilations:
+        yield (name, *_times([each.baseline.step_us for each in schedules]))
+        name = "  control"
+    name = "step with a profile"
+    for schedules in compilations:
+        yield (name, *_times([each.profiled.step_us for each in schedules]))
+        name = "  control"
 
 
 def _times(steps_us: Sequence[float]) -> list[str]:
-    first, *others = steps_us
-    words = [figures.time(first)]
-    for step_us in others:
-        change = figures.change(step_us / first - 1 if first else None)
-        words.append(f"{figures.time(step_us)} ({change})")
+    """The steps of all releases. Later ones have their change from the first."""
+    first_us, *others_us = steps_us
+    words = [figures.time(first_us)]
+    for step_us in others_us:
+        share = step_us / first_us - 1 if first_us else None
+        words.append(f"{figures.time(step_us)} ({figures.change(share)})")
     return words
 
 
@@ -199,11 +214,8 @@ def _times(steps_us: Sequence[float]) -> list[str]:
 
 
 def _notes(found: ReleasesResult) -> Iterator[str]:
-    flags = {
-        item.rehearsal.control.flag
-        for item in found.releases
-        if item.rehearsal.control is not None
-    }
+    controls = (item.rehearsal.control for item in found.releases)
+    flags = {control.flag for control in controls if control is not None}
     if flags:
         yield f"control: {', '.join(sorted(flags))}; scheduled, kernels not compiled"
     for item in found.upgrades:
@@ -211,9 +223,10 @@ def _notes(found: ReleasesResult) -> Iterator[str]:
         for line in change_lines(item):
             yield f"{release}: {line}"
         if len(found.upgrades) > 1:
-            yield f"{release}: {step_words(item.step, release)[0]}"
-        words = step_words(item.profiled, release)[0]
-        yield f"{release}, with a profile: {words}"
+            step, _ = step_words(item.step, release)
+            yield f"{release}: {step}"
+        profiled, _ = step_words(item.profiled, release)
+        yield f"{release}, with a profile: {profiled}"
     if found.captured_by:
         yield (
             f"the program was traced by jax {found.captured_by}: "
@@ -252,11 +265,10 @@ def _real(found: Upgrade, kind: str) -> str:
 
 
 def _order_line(found: Upgrade, order: Difference) -> str:
-    old, new = (side.collective for side in order.sides)
-    before, after = (str(item or "nothing more") for item in (old, new))
+    before, after = (str(side.collective or "nothing more") for side in order.sides)
+    devices = some(map(str, order.communicator), _MOST)
     return (
-        f"collective {order.position:,} on devices "
-        f"{some(map(str, order.communicator), _MOST)} is {after}; "
+        f"collective {order.position:,} on devices {devices} is {after}; "
         f"{found.before.by.release} starts {before}"
     )
 
@@ -284,10 +296,9 @@ def _kernels(found: ReleasesResult) -> tuple[Table | Prose, ...]:
         "control",
     )
     for item in found.upgrades:
-        rows = [
-            (name, before, after, _control_pair(item.control, name))
-            for name, (before, after) in item.exact.kernels.items()
-        ]
+        rows: list[tuple[Value, ...]] = []
+        for name, (before, after) in item.exact.kernels.items():
+            rows.append((name, before, after, _control_pair(item.control, name)))
         parts.append(Prose(f"jaxlib {item.after.by.release}", tone="head"))
         parts.append(table(heads, rows))
         gone = many(item.exact.gone, "scheduled instruction")
@@ -303,32 +314,34 @@ def _control_pair(control: ProgramChanges | None, name: str) -> str:
 
 
 def _defaults(found: ReleasesResult) -> tuple[Table, ...]:
-    rows = []
+    rows: list[tuple[Value, ...]] = []
     for item in found.upgrades:
-        others = (flag for flag in item.flags if not flag.is_set)
-        for flag in others:
-            release = item.after.by.release
-            rows.append((release, f"--{flag.name}", flag.before, flag.after))
+        release = item.after.by.release
+        for flag in item.flags:
+            if flag.is_set:
+                continue
+            name = f"--{flag.name}"
+            rows.append((release, name, flag.before, flag.after))
     return (table(("jaxlib", "flag", "before", "after"), rows),)
 
 
 def _files(found: ReleasesResult) -> Table:
-    rows = [
-        (
-            item.by.release,
-            item.by.python,
-            str(text.near(item.rehearsal.baseline.compiled.after_optimizations)),
-        )
-        for item in found.releases
-    ]
+    rows = map(_file_row, found.releases)
     return table(("jaxlib", "interpreter", "HLO"), rows)
+
+
+def _file_row(item: Release) -> tuple[Value, ...]:
+    return item.by.release, item.by.python, str(_module_of(item))
 
 
 def _following(found: ReleasesResult) -> Next:
     """Return the command that predicts the last release's module."""
-    last = found.releases[-1]
-    hlo = last.rehearsal.baseline.compiled.after_optimizations
-    return Next.of("predict", text.near(hlo))
+    return Next.of("predict", _module_of(found.releases[-1]))
+
+
+def _module_of(item: Release) -> Path:
+    """The file of the module that a release compiled without a profile."""
+    return text.near(item.rehearsal.baseline.compiled.after_optimizations)
 
 
 class CompiledSteps(Document):
@@ -417,7 +430,8 @@ class ReleasesDocument(Document):
 
 def releases_document(found: ReleasesResult) -> ReleasesDocument:
     """Compare every later release with the first, for one program."""
-    first, request = found.releases[0].rehearsal, found.request
+    first = found.releases[0].rehearsal
+    request = found.request
     verdict, _ = headline(found)
     return ReleasesDocument(
         module=request.module,
@@ -434,7 +448,8 @@ def releases_document(found: ReleasesResult) -> ReleasesDocument:
 
 
 def _release(item: Release) -> ReleaseDocument:
-    facts, control = item.facts, item.control_facts
+    facts = item.facts
+    control = item.control_facts
     compiled = item.rehearsal.baseline.compiled
     control_products = {} if control is None else control.products
     return ReleaseDocument.of_value(

@@ -58,7 +58,8 @@ def page_of(
 ) -> Page:
     """The page of a run directory or of traces, or a stored one."""
     if len(side.inputs) == 1 and other is None:
-        for place in _stored_places(side.inputs[0]):
+        (path,) = side.inputs
+        for place in _stored_places(path):
             if place.is_file():
                 return value.read_page(place)
     found = gather(side, other, progress=progress)
@@ -95,11 +96,8 @@ def form_of(path: AnyPath) -> str:
     for ending in FORMS:
         if path.name.endswith(ending):
             return ending
-    raise UserError(
-        "is of no known form",
-        where=path,
-        remedy=f"choose a name that ends in {', '.join(FORMS)}",
-    )
+    remedy = f"choose a name that ends in {', '.join(FORMS)}"
+    raise UserError("is of no known form", where=path, remedy=remedy)
 
 
 def check_outputs(
@@ -114,9 +112,10 @@ def check_outputs(
 
 def write(page: Page, paths: Sequence[AnyPath], *, force: bool) -> tuple[str, ...]:
     """Write each file in its format, all or none. Return a line about each."""
-    files: dict[AnyPath, str | bytes] = {
-        path: FORMS[form_of(path)](page) for path in paths
-    }
+    files: dict[AnyPath, str | bytes] = {}
+    for path in paths:
+        make = FORMS[form_of(path)]
+        files[path] = make(page)
     write_files(files, force=force)
     return tuple(_written_line(path, content) for path, content in files.items())
 
@@ -126,9 +125,10 @@ def _written_line(path: AnyPath, content: str | bytes) -> str:
     if isinstance(content, str):
         content = content.encode(errors="backslashreplace")
     name = near(path) if isinstance(path, Path) else path
-    line = f"wrote {name} ({len(content) / 1e6:.2g} MB)"
+    size_mb = len(content) / 1e6
+    line = f"wrote {name} ({size_mb:.2g} MB)"
     if FORMS[form_of(path)] in (chrome_trace, packed_chrome_trace):
-        line += ": open it in https://ui.perfetto.dev"
+        line = f"{line}: open it in https://ui.perfetto.dev"
     return line
 
 
@@ -243,14 +243,14 @@ def _origin(found: RunFacts) -> str:
 
 
 def _name(found: RunFacts) -> str:
+    """Name the run directory, or the program and the first file."""
     if found.run is not None:
         return str(found.run.path)
-    program = (
-        ""
-        if found.analysis is None
-        else f"{found.analysis.step.costs.program.key.name}, "
-    )
-    return printable(f"{program}{some([path.name for path in found.inputs], 1)}")
+    files = some([path.name for path in found.inputs], 1)
+    if found.analysis is None:
+        return printable(files)
+    program = found.analysis.step.costs.program.key.name
+    return printable(f"{program}, {files}")
 
 
 def _recorded(manifest: Manifest) -> tuple[str, ...]:
@@ -284,21 +284,23 @@ def _span_finder(panel: Panel) -> SpanOf:
     for code, item in enumerate(panel.names):
         codes[item.lhs_name] = codes[item.name] = code
     codes.pop("", None)
-    until = panel.spans[0].end_us if panel.spans else panel.length_us
+    spans = panel.spans
+    until_us = spans[0].end_us if spans else panel.length_us
 
-    def place(name: str) -> tuple[float, float] | None:
+    def span_of(name: str) -> tuple[float, float] | None:
         if name == BETWEEN:
-            return (until, panel.spans[1].start_us) if len(panel.spans) > 1 else None
+            return (until_us, spans[1].start_us) if len(spans) > 1 else None
         bars: list[tuple[float, float]] = []
         for lane in panel.lanes:
             is_named = lane.named == codes.get(name, -1)
-            rows = np.flatnonzero(is_named & (lane.start_us < until))
+            rows = np.flatnonzero(is_named & (lane.start_us < until_us))
             if len(rows):
-                row = rows[np.argmax(lane.duration_us[rows])]
-                bars.append((float(lane.start_us[row]), float(lane.end_us[row])))
+                longest = rows[np.argmax(lane.duration_us[rows])]
+                start_us = float(lane.start_us[longest])
+                bars.append((start_us, float(lane.end_us[longest])))
         return max(bars, key=lambda bar: bar[1] - bar[0], default=None)
 
-    return place
+    return span_of
 
 
 def _tiles(found: RunFacts) -> tuple[Tile, ...]:
@@ -307,8 +309,9 @@ def _tiles(found: RunFacts) -> tuple[Tile, ...]:
     compared = found.comparison
     if compared is None:
         return shown
-    medians = (compared.base.median_s, compared.new.median_s)
-    timed = " → ".join(figures.time(median_s * 1e6) for median_s in medians)
+    before = figures.time(compared.base.median_s * 1e6)
+    after = figures.time(compared.new.median_s * 1e6)
+    timed = f"{before} → {after}"
     bars = shown[0].bars if shown else ()
     note = f"{figures.change(compared.change)}, medians of timed steps"
     return (Tile("step", timed, bars, note), *shown[1:])
@@ -318,16 +321,15 @@ def _step_tiles(found: RunFacts) -> tuple[Tile, ...]:
     """The parts of the predicted or the measured steps."""
     analysis = found.analysis
     if found.comparison is not None and len(found.schedules) > 1:
-        before, after = (
-            item.prediction.timeline.breakdown for item in found.schedules[:2]
-        )
-        sides = (("before", before), ("after", after))
+        parts = [item.prediction.timeline.breakdown for item in found.schedules]
+        sides = (("before", parts[0]), ("after", parts[1]))
         return tiles(sides, "predicted from both schedules")
     if analysis is None:
         return ()
     if analysis.against is not None:
         against = analysis.against
-        return tiles((("before", against.before), ("after", against.after)))
+        both = (("before", against.before), ("after", against.after))
+        return tiles(both)
     step = analysis.step
     note = f"of the {step.mode} profile run" if step.mode else ""
     if step.trace.simulated:
@@ -377,11 +379,15 @@ def _stages(manifest: Manifest) -> Section:
     """A row for each stage: start, result."""
     rows: list[tuple[Value, ...]] = []
     for record in manifest.stages:
-        started = record.started[:19].replace("T", " ")
-        row = (record.stage, str(record.rank), started)
+        row = (record.stage, str(record.rank), _started(record))
         rows.append((*row, _ended(record), record.mode))
     heads = ("stage", "rank", "started (UTC)", "", "mode")
     return Section("stages", "Stages", (table(heads, rows),))
+
+
+def _started(record: StageRecord) -> str:
+    """``2026-11-29 08:30:00``, in UTC."""
+    return record.started[:19].replace("T", " ")
 
 
 def _ended(record: StageRecord) -> Cell:
@@ -397,9 +403,8 @@ def _gpu_words(step: MeasuredStep) -> str:
     """The GPU that the expected times assume, and what names it: ``a100-40gb (by the trace)``."""
     if step.hardware is None:
         return "unknown"
-    return step.hardware.name + (
-        f" ({step.hardware_from})" if step.hardware_from else ""
-    )
+    name = step.hardware.name
+    return f"{name} ({step.hardware_from})" if step.hardware_from else name
 
 
 def _about(found: RunFacts) -> Iterator[tuple[str, str]]:
@@ -429,10 +434,11 @@ def _about_run(manifest: Manifest) -> Iterator[tuple[str, str]]:
     versions = _in_words(_versions(manifest))
     yield "versions", versions or "not recorded"
     gpus = dict.fromkeys(f"{gpu.name}, driver {gpu.driver}" for gpu in _gpus(manifest))
+    topology = _in_words(record.topology)
     host = record.host and f"host {record.host}"
-    hardware = filter(None, (*gpus, _in_words(record.topology), host))
-    yield "hardware", "; ".join(hardware) or "not recorded"
-    yield "date", f"{stages[0].started[:19].replace('T', ' ')} UTC"
+    hardware = "; ".join(filter(None, (*gpus, topology, host)))
+    yield "hardware", hardware or "not recorded"
+    yield "date", f"{_started(stages[0])} UTC"
 
 
 def _in_words(named: Mapping[str, object]) -> str:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from functools import partial
 from itertools import chain
 from math import inf
 from pathlib import Path
@@ -154,16 +153,15 @@ def _verdict(found: Scaling) -> str:
 
 def _without(found: Scaling) -> list[str]:
     """Name the sizes at which no variant has a step that fits, a line for each reason."""
-    with_step: dict[int, list[ScaleRow]] = {}
-    for item in found.answer.rows:
-        with_step.setdefault(item.row.devices, [])
-    for item in found.answer.with_step:
-        with_step[item.row.devices].append(item.row)
+    sizes = dict.fromkeys(item.row.devices for item in found.answer.rows)
+    with_step = found.answer.with_step
+    there = {item.row.devices for item in with_step}
+    fitting = {item.row.devices for item in with_step if item.row.fits is not False}
     lacks: dict[str, list[str]] = {}
-    for devices, rows in with_step.items():
-        if any(row.fits is not False for row in rows):
+    for devices in sizes:
+        if devices in fitting:
             continue
-        what = "does not fit" if rows else "no step"
+        what = "does not fit" if devices in there else "no step"
         lacks.setdefault(what, []).append(figures.count(devices))
     return [f"{some(sizes, MISSING)} GPUs: {what}" for what, sizes in lacks.items()]
 
@@ -193,8 +191,9 @@ def _too_large(row: ScaleRow) -> str:
 
 def _step_of_one_size(found: Scaling, best: Judged) -> str:
     variant = f"{_named(best.row)}: " if best.row.values else ""
-    step = f"{figures.time(best.step_us)} on {gpus(best.row)} ({_range(best)})"
-    return f"{variant}{step}{_ahead(found, best)}"
+    step = figures.time(best.step_us)
+    ahead = _ahead(found, best)
+    return f"{variant}{step} on {gpus(best.row)} ({_range(best)}){ahead}"
 
 
 def _reach(answer: ScaleAnswer) -> str:
@@ -223,7 +222,8 @@ def _ahead(found: Scaling, best: Judged) -> str:
     behind = max(others, key=lambda item: item.efficiency or 0.0, default=None)
     if behind is None or behind.interval_us[0] > best.interval_us[1]:
         return ""
-    lead = figures.share(1 - (behind.efficiency or 0.0) / (best.efficiency or 1.0))
+    ratio = (behind.efficiency or 0.0) / (best.efficiency or 1.0)
+    lead = figures.share(1 - ratio)
     return f", ahead of {_named(behind.row)} by {lead}, but the ranges overlap"
 
 
@@ -232,8 +232,10 @@ def _table(found: Scaling) -> Table:
     first.
     """
     rows: Sequence[Judged] = found.answer.rows
-    names = list(dict.fromkeys(chain.from_iterable(item.row.values for item in rows)))
-    if len({item.row.devices for item in rows}) == 1:
+    values = chain.from_iterable(item.row.values for item in rows)
+    names = list(dict.fromkeys(values))
+    sizes = {item.row.devices for item in rows}
+    if len(sizes) == 1:
         rows = sorted(rows, key=lambda item: -(item.efficiency or 0.0))
     refuses = any(item.row.fits is False for item in rows)
     unit, steps = _step_column(rows)
@@ -248,9 +250,9 @@ def _table(found: Scaling) -> Table:
         "fits",
         Column("TFLOP/s", Unit.RATE),
     ]
-    cells = (
-        _row(item, names, step, refuses) for item, step in zip(rows, steps, strict=True)
-    )
+    cells: list[tuple[Value, ...]] = []
+    for item, step in zip(rows, steps, strict=True):
+        cells.append(_row(item, names, step, refuses))
     return table(heads, cells)
 
 
@@ -334,7 +336,8 @@ def _brief(failure: str) -> str:
     place = _LINE_OF_PROGRAM.search(reason)
     while (shorter := _INNER_BRACKETS.sub("", reason)) != reason:
         reason = shorter
-    words = cut(reason.partition(" (")[0].rstrip(":"), REASON)
+    sentence, _, _ = reason.partition(" (")
+    words = cut(sentence.rstrip(":"), REASON)
     return words if place is None else f"{words}{place[0]}"
 
 
@@ -368,9 +371,8 @@ def _efficiency_note(found: Scaling) -> Iterator[str]:
         item = answer.best[-1]
     if item is None or item.scaling is None or not item.efficiency:
         return
-    ends = figures.shares(
-        end * item.scaling / item.efficiency for end in item.efficiency_range
-    )
+    factor = item.scaling / item.efficiency
+    ends = figures.shares(end * factor for end in item.efficiency_range)
     at = f"{_named(item.row)}: at" if item.row.values else "At"
     keeps = f"{figures.share(item.scaling)} ({ends})"
     first = gpus(answer.best[0].row)
@@ -394,7 +396,8 @@ def _memory_notes(found: Scaling) -> Iterator[str]:
     there = found.answer.with_step
     if limits and all(item.row.fits for item in there):
         words = _all_fit(len(there), len(rows))
-        yield f"{words}: jax's allocator has {figures.size(min(limits))}."
+        limit = figures.size(min(limits))
+        yield f"{words}: jax's allocator has {limit}."
     for row in rows:
         if row.tried:
             yield f"{gpus(row)}, {found.request.fit} tried: {_tried(row)}"
@@ -423,8 +426,9 @@ def _measured_notes(found: Scaling) -> Iterator[str]:
             measured = f"The step measured at {min(measured_us)} GPUs"
             yield f"{measured} moves nothing: no step is predicted there."
         return
-    apart = figures.time(abs(anchor.measured_us - anchor.predicted_us))
-    how = "added" if anchor.measured_us >= anchor.predicted_us else "subtracted"
+    delta_us = anchor.measured_us - anchor.predicted_us
+    apart = figures.time(abs(delta_us))
+    how = "added" if delta_us >= 0 else "subtracted"
     measured = f"Measured {figures.time(anchor.measured_us)} at {anchor.devices} GPUs"
     yield (
         f"{measured}: every step is multiplied by {anchor.factor:.3f}. "
@@ -509,9 +513,10 @@ def _ratio_section(rows: Sequence[Judged]) -> Section:
     )
     cells: list[tuple[Value, ...]] = []
     for item in rows:
+        row = item.row
         ends = figures.shares(item.efficiency_range)
-        ratio = (item.flat, 1.0, item.efficiency, ends, item.row.costs_are)
-        cells.append((*size_of(item.row), *ratio))
+        ratios = (item.flat, 1.0, item.efficiency, ends)
+        cells.append((*size_of(row), *ratios, row.costs_are))
     flat = Prose(
         "flat: what a program that loses nothing would have, with the same work on each GPU.",
         tone="soft",
@@ -534,10 +539,11 @@ def _collective_section(rows: Sequence[Judged]) -> Section:
     cells: list[tuple[Value, ...]] = []
     for item in rows:
         size = size_of(item.row)
+        step_us = item.row.step_us
         for one in item.row.by_collective:
-            share = one.exposed_us / item.row.step_us
             what = (one.kind, _network_links(one), one.group, one.count)
-            cells.append((*size, *what, one.time_us, one.exposed_us, share))
+            times = (one.time_us, one.exposed_us, one.exposed_us / step_us)
+            cells.append((*size, *what, *times))
     heading = "Collectives by kind and links"
     return Section("collectives", heading, (table(heads, cells),))
 
@@ -580,6 +586,7 @@ def _charts(rows: Sequence[Judged]) -> tuple[Chart, Chart]:
 
 
 def _step_chart(rows: Sequence[ScaleRow]) -> Chart:
+    """A column for each size, stacked of the parts of its step."""
     most_us = max(row.step_us for row in rows)
     names = [figures.count(row.devices) for row in rows]
     up = charts.times(0.0, most_us * 1.15)
@@ -587,15 +594,13 @@ def _step_chart(rows: Sequence[ScaleRow]) -> Chart:
     steps = [_parts_of(row) for row in rows]
     shown = [part for part in PARTS if any(parts[part] for parts in steps)]
     plot.key((part, PARTS[part]) for part in shown)
-    for place, (row, parts) in enumerate(zip(rows, steps, strict=True)):
-        plot.stack(place, parts)
-        top = (place + 0.5, row.step_us)
-        plot.text("name", top, figures.time(row.step_us), dy=-4)
-    words = (
-        f"{gpus(row)} {figures.time(row.step_us)}, of which "
-        f"{figures.time(row.exposed_us)} exposed communication"
-        for row in rows
-    )
+    words: list[str] = []
+    for column, (row, parts) in enumerate(zip(rows, steps, strict=True)):
+        plot.stack(column, parts)
+        step = figures.time(row.step_us)
+        plot.text("name", (column + 0.5, row.step_us), step, dy=-4)
+        exposed = figures.time(row.exposed_us)
+        words.append(f"{gpus(row)} {step}, of which {exposed} exposed communication")
     return charts.drawn([plot], "; ".join(words))
 
 
@@ -610,35 +615,54 @@ def _parts_of(row: ScaleRow) -> dict[str, float]:
 
 
 def _efficiency_chart(rows: Sequence[Judged]) -> Chart:
-    """Efficiency over the number of GPUs, on a logarithmic axis."""
-    sizes = [item.row.devices for item in rows]
-    best = max(1.0, *(item.efficiency_range[1] for item in rows))
-    ticks = tuple((size, figures.count(size)) for size in dict.fromkeys(sizes))
-    across = charts.Axis(
-        min(sizes) / 1.3, max(sizes) * 1.3, ticks, "GPUs, logarithmic", is_log=True
-    )
-    write = partial(figures.share, decimals=0)
-    title = "Efficiency against the first row"
-    plot = charts.Plot(title, across, charts.linear(best * 1.1, write))
-    low = [(item.row.devices, item.efficiency_range[0]) for item in rows]
-    high = [(item.row.devices, item.efficiency_range[1]) for item in rows]
+    """Efficiency with its range over the number of GPUs, on a logarithmic axis."""
+    points: list[tuple[int, float]] = []
+    low: list[tuple[int, float]] = []
+    high: list[tuple[int, float]] = []
+    words: list[str] = []
+    for item in rows:
+        size = item.row.devices
+        least, most = item.efficiency_range
+        points.append((size, item.efficiency or 0.0))
+        low.append((size, least))
+        high.append((size, most))
+        efficiency = _percent(item.efficiency)
+        ends = figures.shares(item.efficiency_range)
+        words.append(f"{gpus(item.row)} efficiency {efficiency} ({ends})")
+    highest = max(1.0, *(most for _, most in high))
+    up = charts.linear(highest * 1.1, _percent)
+    across = _axis_of_sizes([size for size, _ in points])
+    plot = charts.Plot("Efficiency against the first row", across, up)
     plot.area("range", [*low, *reversed(high)])
-    levels = ((1.0, "ideal", "ideal", -5), (BREAKS, "mark", "breaks", 13))
-    for level, style, name, dy in levels:
-        plot.line(style, (across.low, level), (across.high, level))
-        label = f"{name}: {write(level)}"
-        plot.text("tick", (across.high, level), label, "end", dy=dy)
-    points = [(item.row.devices, item.efficiency or 0.0) for item in rows]
+    _draw_level(plot, "ideal", 1.0, "ideal", dy=-5)
+    _draw_level(plot, "mark", BREAKS, "breaks", dy=13)
     plot.path("level", points)
-    for point in points:
-        plot.dot("range", point, about=f"{point[0]:,} GPUs: {write(point[1])}")
+    for size, efficient in points:
+        about = f"{size:,} GPUs: {_percent(efficient)}"
+        plot.dot("range", (size, efficient), about=about)
     plot.text("name", low[-1], "range", "end", dy=14)
-    words = ", ".join(
-        f"{gpus(item.row)} efficiency {figures.share(item.efficiency, 0)} "
-        f"({figures.shares(item.efficiency_range)})"
-        for item in rows
-    )
-    return charts.drawn([plot], words)
+    return charts.drawn([plot], ", ".join(words))
+
+
+def _percent(share: float | None) -> str:
+    return figures.share(share, 0)
+
+
+def _axis_of_sizes(sizes: Sequence[int]) -> charts.Axis:
+    """A logarithmic axis with a tick at each size."""
+    low = min(sizes) / 1.3
+    high = max(sizes) * 1.3
+    ticks = tuple((size, figures.count(size)) for size in dict.fromkeys(sizes))
+    return charts.Axis(low, high, ticks, "GPUs, logarithmic", is_log=True)
+
+
+def _draw_level(
+    plot: charts.Plot, style: str, efficiency: float, name: str, *, dy: float
+) -> None:
+    """Draw a line at an efficiency, and its name at the right, shifted by `dy` units."""
+    end = (plot.x.high, efficiency)
+    plot.line(style, (plot.x.low, efficiency), end)
+    plot.text("tick", end, f"{name}: {_percent(efficiency)}", "end", dy=dy)
 
 
 class ScaleHead(Document):

@@ -55,8 +55,11 @@ def _take_better(found: Scaling, item: Judged) -> Iterator[Advice]:
     """Advise another variant of the same size, if one is faster."""
     others = fitting(found, item)
     better = max(others, key=lambda other: other.efficiency or 0.0, default=item)
-    saves = 1 - (item.efficiency or 0.0) / max(better.efficiency or 0.0, 1e-9)
-    if better.row.variant != item.row.variant and is_worth(saves):
+    if better.row.variant == item.row.variant:
+        return
+    ratio = (item.efficiency or 0.0) / max(better.efficiency or 0.0, 1e-9)
+    saves = 1 - ratio
+    if is_worth(saves):
         yield Advice(f"Take {named(better.row)} at {gpus(item.row)}", _saving(saves))
 
 
@@ -80,13 +83,14 @@ def _network_culprit(found: Scaling, item: Judged) -> Exposed | None:
     culprit = answer.culprit
     if answer.breaks is None or culprit is None or culprit.hosts <= 1:
         return None
-    return culprit if len(_alike(found, item)) == 1 else None
+    variants = _alike(found, item)
+    return culprit if len(variants) == 1 else None
 
 
 def _keep_inside(culprit: Exposed, why: str) -> Advice:
-    moves = "it moves activations in every layer"
     title = f"Keep the mesh axis of the {culprit.kind} inside a host"
-    return Advice(title, None, f"{moves}; {why}" if why else moves)
+    reasons = ("it moves activations in every layer", why)
+    return Advice(title, None, "; ".join(filter(None, reasons)))
 
 
 def _more_work(row: ScaleRow) -> Iterator[Advice]:
@@ -95,18 +99,19 @@ def _more_work(row: ScaleRow) -> Iterator[Advice]:
     XLA moves weights and gradients once per step, for any batch size. With twice the work in a
     step, this time per unit of work is halved.
     """
-    saves = sum(one.weights_us for one in row.by_collective) / row.step_us / 2
+    weights_us = sum(one.weights_us for one in row.by_collective)
+    saves = weights_us / row.step_us / 2
     if not is_worth(saves):
         return
-    more = row.temp_bytes or 0
-    why = "weights and gradients cross the links once a step, whatever its work"
-    if (row.memory_bytes or 0) + more > (row.limit_bytes or inf):
-        title = f"Accumulate gradients at {gpus(row)}"
-        yield Advice(title, _saving(saves), f"{why}; a larger batch may not fit")
-        return
-    if more:
-        why += f"; temporaries may double, {figures.size(more)} more"
     title = f"Give each of {gpus(row)} more work, or accumulate gradients"
+    why = "weights and gradients cross the links once a step, whatever its work"
+    more_bytes = row.temp_bytes or 0
+    needs_bytes = (row.memory_bytes or 0) + more_bytes
+    if needs_bytes > (row.limit_bytes or inf):
+        title = f"Accumulate gradients at {gpus(row)}"
+        why = f"{why}; a larger batch may not fit"
+    elif more_bytes:
+        why = f"{why}; temporaries may double, {figures.size(more_bytes)} more"
     yield Advice(title, _saving(saves), why)
 
 
@@ -121,14 +126,14 @@ def _expected(action: Advice) -> float:
 
 
 def _to_fit(found: Scaling, row: ScaleRow) -> Advice:
-    lacks = figures.size((row.memory_bytes or 0) - (row.limit_bytes or 0))
+    fit = found.request.fit or "batch"
+    finds = f"--fit {fit} finds the largest that fits"
+    remedy = f"write {{{fit}}} in the command, and {finds}"
     if _fits_with_more(found, row):
         remedy = f"set {MORE_MEMORY}"
-    else:
-        fit = found.request.fit or "batch"
-        finds = f"--fit {fit} finds the largest that fits"
-        remedy = f"write {{{fit}}} in the command, and {finds}"
-    return Advice(f"Make it fit at {gpus(row)}", None, f"{lacks} are missing; {remedy}")
+    lacks_bytes = (row.memory_bytes or 0) - (row.limit_bytes or 0)
+    why = f"{figures.size(lacks_bytes)} are missing; {remedy}"
+    return Advice(f"Make it fit at {gpus(row)}", None, why)
 
 
 def _fits_with_more(found: Scaling, row: ScaleRow) -> bool:

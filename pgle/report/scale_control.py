@@ -23,8 +23,9 @@ def depends_words(found: Scaling) -> str:
         return ""
     sides = (found.answer, control.other)
     if control.is_other_best:
-        names = " or ".join(named(side.best[-1].row) for side in sides)
-        at = figures.count(found.answer.best[-1].row.devices)
+        largest = [side.best[-1].row for side in sides]
+        names = " or ".join(map(named, largest))
+        at = figures.count(largest[0].devices)
         return f"The best at {at} GPUs depends on what autotuning picks: {names}"
     sizes = [figures.count(side.scales_to) for side in sides]
     reaches = " or ".join(f"to {size} GPUs" for size in sizes)
@@ -77,7 +78,9 @@ def _depending(control: ScaleControl) -> Iterator[str]:
     for row in control.fits:
         size = f"{figures.count(row.devices)} GPUs {named(row)}"
         yield f"{size}: whether it fits depends on autotuning."
-    for one, two in () if control.is_other_best else control.swapped:
+    if control.is_other_best:
+        return  # the verdict says it
+    for one, two in control.swapped:
         at = f"at {figures.count(one.devices)} GPUs"
         which = f"Whether {named(one)} or {named(two)}"
         yield f"{which} is faster {at} depends on autotuning."
@@ -163,15 +166,22 @@ def row_document(item: Judged, found: Scaling) -> RowControlDocument | None:
     kept = item.row.control
     if kept is None:
         return None
-    other: Judged | None = None
-    if found.control is not None and kept.row is not None:
-        at = next(place for place, one in enumerate(found.answer.rows) if one is item)
-        other = found.control.other.rows[at]
+    if found.control is None or kept.row is None:
+        return RowControlDocument(
+            flag=kept.flag,
+            same_program=kept.row is None and not kept.failure,
+            failure=kept.failure or None,
+            step_us=None,
+            efficiency=None,
+            exposed_us=None,
+        )
+    pairs = zip(found.answer.rows, found.control.other.rows, strict=True)
+    other = next(two for one, two in pairs if one is item)
     return RowControlDocument(
         flag=kept.flag,
-        same_program=kept.row is None and not kept.failure,
+        same_program=False,
         failure=kept.failure or None,
-        step_us=None if other is None else other.step_us,
-        efficiency=None if other is None else other.efficiency,
-        exposed_us=None if other is None else other.row.exposed_us,
+        step_us=other.step_us,
+        efficiency=other.efficiency,
+        exposed_us=other.row.exposed_us,
     )

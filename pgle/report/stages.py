@@ -51,9 +51,9 @@ def stage_page(result: StageResult) -> Page:
     """Show step times. For a perf stage, also show whether XLA used the profile. A section has
     compiler and flags.
     """
-    request, run = result.request, result.request.run
+    request = result.request
+    run = request.run
     verdict, tone = _stage_verdict(result)
-    about = tuple(Prose(printable(line)) for line in _about(result))
     command = _following(result)
     notes = [*_stage_notes(result)]
     starts = isinstance(command, Next) and command.name in ("perf", "profile")
@@ -62,6 +62,7 @@ def stage_page(result: StageResult) -> Page:
     if result.simulated:
         notes.append(SIMULATED)
     place = str(request.folder.path)
+    about = tuple(Prose(printable(line)) for line in _about(result))
     section = Section("stage", "What was run", about)
     return Page(
         title=f"pgle {request.stage} {run.path}",
@@ -116,19 +117,22 @@ def steps_line(result: StageResult) -> str:
 
 
 def _about(result: StageResult) -> Iterator[str]:
-    facts, is_profile = result.facts, result.request.stage == "profile"
+    facts = result.facts
+    request = result.request
+    is_profile = request.stage == "profile"
     if facts.get("program"):
         yield f"program: {facts['program']}"
     if facts.get("flags"):
         yield f"XLA_FLAGS {facts['flags']}"
     if is_profile:
         window = f" ({facts['window']})" if "window" in facts else ""
-        yield from (f"trace {path}{window}" for path in result.request.folder.traces())
+        for path in request.folder.traces():
+            yield f"trace {path}{window}"
     if result.simulated:
         alone = figures.time(float(facts["predicted_step_us"]))
         varies = "Kernels vary, and every rank waits for the slowest."
         yield f"The schedule alone takes {alone}. {varies}"
-        if is_profile and result.request.mode == MEASURES_ALONE:
+        if is_profile and request.mode == MEASURES_ALONE:
             yield (
                 "Collectives are synchronous in this run only, so that each can be measured "
                 "alone."
@@ -187,8 +191,9 @@ def _auto_notes(result: AutoResult) -> Iterator[str]:
     """Say what was compiled again, whether XLA used it, and how long the steps took."""
     if result.recompiled:
         names = list(result.recompiled)
+        first = ", ".join(names[:MOST_NAMES])
         more = " …" if len(names) > MOST_NAMES else ""
-        yield f"compiled again: {', '.join(names[:MOST_NAMES])}{more}"
+        yield f"compiled again: {first}{more}"
     if result.verdict is not None:
         yield use_line(result.verdict)
     yield steps_line(result.stage)
@@ -209,7 +214,8 @@ def after_auto(result: AutoResult) -> Commands:
     """Return the commands that analyze the traced step or compare it. If AutoPGLE did nothing,
     pgle's own stages follow.
     """
-    request, run = result.stage.request, result.stage.request.run
+    request = result.stage.request
+    run = request.run
     if result.traces:
         return (Next.of("analyze", run.stage("auto-nsys").path),)
     if result.outcome == "no-gpu":
@@ -219,10 +225,10 @@ def after_auto(result: AutoResult) -> Commands:
         folder = free(run.path.with_name(f"{run.path.name}-stages"))
         return (launch.line("run", folder),)
     baseline = run.stage("baseline").path
-    compare = Next.of("compare", baseline, run.stage("auto").path)
+    comparing = Next.of("compare", baseline, run.stage("auto").path)
     if baseline.is_dir():
-        return (compare,)
-    return launch.line("perf", run.path, "--baseline"), compare
+        return (comparing,)
+    return launch.line("perf", run.path, "--baseline"), comparing
 
 
 class AutoDocument(Document):
@@ -324,9 +330,8 @@ class Stages:
             self.warnings |= dict.fromkeys(part.warnings)
         elif isinstance(part, Conversion):
             self._print(costs_line(part))
-            self.warnings |= dict.fromkeys(
-                line for line in part.warnings if not line.endswith(NO_GPU)
-            )
+            others = (line for line in part.warnings if not line.endswith(NO_GPU))
+            self.warnings |= dict.fromkeys(others)
         elif isinstance(part, Coverage):
             share = figures.share(_covered(part))
             self._print(f"{share} of the step's time has a cost")
@@ -344,8 +349,10 @@ class Stages:
             text.console().print()
 
     def _head(self) -> str:
-        number = f"[{STAGES.index(self._stage) + 1}/{len(STAGES)}] "
-        return f"{number}{self._stage:<{max(map(len, STAGES))}}  "
+        """``[2/6] convert   ``: names of stages are aligned."""
+        number = STAGES.index(self._stage) + 1
+        width = max(map(len, STAGES))
+        return f"[{number}/{len(STAGES)}] {self._stage:<{width}}  "
 
     def _print(self, line: str) -> None:
         if text.quiet:
@@ -364,7 +371,7 @@ def _stage_words(result: StageResult) -> str:
     steps = steps_line(result) or "done"
     if result.verdict is None:
         return steps
-    use = use_line(result.verdict).partition(": ")[2]
+    _, _, use = use_line(result.verdict).partition(": ")
     return f"{steps} · {use}" if use else steps
 
 
@@ -400,9 +407,8 @@ def _run_notes(result: Pipeline) -> Iterator[str]:
     """Exposed communication without and with the profile, if the GPU is simulated."""
     if result.exposed_us is None:
         return
-    before, after = (
-        figures.time(us).replace(figures.NONE, "none") for us in result.exposed_us
-    )
+    times = map(figures.time, result.exposed_us)
+    before, after = (shown.replace(figures.NONE, "none") for shown in times)
     means = "exposed: the GPU waits, nothing computes"
     yield f"exposed communication, simulated: {before} → {after} ({means})"
     yield SIMULATED

@@ -42,14 +42,15 @@ TIMES = (
 
 def verdict_of_change(found: Differences) -> tuple[str, Tone]:
     """Return ``Steps are 2.3 % longer (noise ±0.5 %)`` and its tone."""
-    share = found.typical_us / found.before.step_us
     if found.noise_us is None:
         return f"Cannot tell whether steps changed: {found.why}", "warn"
-    noise = f"(noise ±{figures.share(found.noise_us / found.before.step_us)})"
+    before_us = found.before.step_us
+    change = found.typical_us / before_us
+    noise = f"(noise ±{figures.share(found.noise_us / before_us)})"
     if found.verdict == StepVerdict.CANNOT_TELL:
-        return f"No change beyond noise: {figures.change(share, 2)} {noise}", ""
+        return f"No change beyond noise: {figures.change(change, 2)} {noise}", ""
     tone: Tone = "bad" if found.verdict == StepVerdict.LONGER else "good"
-    return f"Steps are {figures.share(abs(share))} {found.verdict} {noise}", tone
+    return f"Steps are {figures.share(abs(change))} {found.verdict} {noise}", tone
 
 
 def difference_notes(found: Differences) -> Iterator[str]:
@@ -63,8 +64,9 @@ def difference_notes(found: Differences) -> Iterator[str]:
     before_us, after_us = found.late_us
     if is_worth(abs(after_us - before_us), found.before.step_us):
         rank = printable(found.late_rank) or "the last rank, each time another one"
+        after = figures.time(after_us)
         before = figures.time(before_us)
-        yield f"Other ranks wait {figures.time(after_us)} for {rank}; before: {before}."
+        yield f"Other ranks wait {after} for {rank}; before: {before}."
 
 
 def first_changes(found: Differences) -> Table:
@@ -84,8 +86,8 @@ def _rest_row(name: str, us: float, found: Differences) -> tuple[Value, ...]:
 
 def _step_row(found: Differences) -> tuple[Value, ...]:
     label = Cell("step", "head")
-    before_us, after_us = found.before.step_us, found.after.step_us
-    return label, "", before_us, after_us, found.delta_us, found.share
+    times = (found.before.step_us, found.after.step_us, found.delta_us)
+    return label, "", *times, found.share
 
 
 def _change_row(change: StepChange, most_note: int | None = None) -> tuple[Value, ...]:
@@ -95,11 +97,13 @@ def _change_row(change: StepChange, most_note: int | None = None) -> tuple[Value
         change: change of one instruction or one kind of time.
         most_note: most characters of a note if both steps have the row; None: no limit.
     """
-    before, after = change.before, change.after
+    before = change.before
+    after = change.after
     note = change.note
     if before and after and most_note is not None and len(note) > most_note:
         note = ""
-    where = short_source(change.source) or "/".join(change.op_name.split("/")[-2:])
+    last_scopes = "/".join(change.op_name.split("/")[-2:])
+    where = short_source(change.source) or last_scopes
     about = "; ".join(filter(None, (_both_names(change), where, note)))
     return (
         Cell(str(change.kind), _tone_of(change.share)),
@@ -147,11 +151,12 @@ def _all_changes(found: Differences) -> Table:
 def _both_parts(found: Differences) -> Table:
     """A row for each part of both steps."""
     whole_us = found.before.step_us
-    before = [*parts_of(found.before), ("step", found.before.step_us)]
-    after = [*parts_of(found.after), ("step", found.after.step_us)]
+    before = dict(parts_of(found.before), step=whole_us)
+    after = dict(parts_of(found.after), step=found.after.step_us)
     rows: list[tuple[Value, ...]] = []
-    for (name, one_us), (_, two_us) in zip(before, after, strict=True):
-        change_us = two_us - one_us
-        cells = (one_us or None, two_us or None, change_us, change_us / whole_us)
-        rows.append((name, *cells))
+    for name, before_us in before.items():
+        after_us = after[name]
+        change_us = after_us - before_us
+        times = (before_us or None, after_us or None, change_us)
+        rows.append((name, *times, change_us / whole_us))
     return table(("part", *TIMES), rows)

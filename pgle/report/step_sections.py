@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from itertools import islice
 
 from pgle.account.value import Account
 from pgle.analyze.analysis import MeasuredStep
@@ -30,6 +31,8 @@ from pgle.report.timeline import OTHER_WORK, PARTS, group_label, parts_of
 from pgle.schedule.placements import ExposedGroup
 
 _MOST_SHAPE = 40  # characters of a shape
+OF_STEP = (Column("time", Unit.TIME), Column("of the step", Unit.SHARE))
+"""The heads of a time and its share of the step."""
 
 
 def step_sections(
@@ -99,14 +102,11 @@ def _sentence(words: str) -> str:
 def _parts(step: MeasuredStep) -> Iterator[Part]:
     """The parts of the mean step and of each rank's step; idle time by cause."""
     yield _rank_parts(step)
-    causes = [
-        (name, us, us / step.step_us)
-        for name, us in step.idle_us.items()
-        if us >= LEAST * step.step_us
-    ]
-    yield table(
-        ("idle", Column("time", Unit.TIME), Column("of the step", Unit.SHARE)), causes
-    )
+    causes: list[tuple[Value, ...]] = []
+    for name, us in step.idle_us.items():
+        if us >= LEAST * step.step_us:
+            causes.append((name, us, us / step.step_us))
+    yield table(("idle", *OF_STEP), causes)
     kinds = (
         "launch gaps: up to 20 µs; waits for the host: up to 1 ms; long waits: longer"
     )
@@ -117,13 +117,13 @@ def _rank_parts(step: MeasuredStep) -> Table:
     """A row for the mean step, and one for each rank if there are several."""
     steps = [("mean", step.breakdown)]
     if len(step.windows) > 1:
-        steps += [
-            (step.rank_name(one.device), mean_breakdown([one])) for one in step.windows
-        ]
+        for window in step.windows:
+            name = step.rank_name(window.device)
+            steps.append((name, mean_breakdown([window])))
     names = [*PARTS.values()]
     if step.breakdown.other_us:
         names.insert(-1, OTHER_WORK)
-    rows = []
+    rows: list[tuple[Value, ...]] = []
     for label, parts in steps:
         times = dict(parts_of(parts))
         cells = (times.get(name) or None for name in names)
@@ -141,11 +141,13 @@ def _steps(step: MeasuredStep) -> Iterator[Part]:
         Column("step", Unit.TIME),
         "",
     )
-    yield table(heads, map(_span_row, step.parts.steps), most=ROWS)
-    if step.parts.steps and step.parts.steps[-1].pause_us is None:
+    steps = step.parts.steps
+    yield table(heads, map(_span_row, steps), most=ROWS)
+    if steps and steps[-1].pause_us is None:
         last = "The last step is without the pause after it, which the trace does not show."
         yield Prose(last, tone="soft")
-    for number, why in list(step.costs.window.dropped.items())[:ROWS]:
+    dropped = step.costs.window.dropped.items()
+    for number, why in islice(dropped, ROWS):
         yield Prose(f"Execution {number} is left out: {why}.", tone="soft")
 
 
@@ -182,45 +184,33 @@ def _instruction_row(item: MeasuredInstruction, step_us: float) -> tuple[Value, 
 
 def exposed_groups(step: MeasuredStep) -> list[ExposedGroup]:
     """The exposed collectives by kind and reason, the most exposed group first."""
+    exposed = [item for item in step.collectives if item.exposed_us > 0]
+    exposed.sort(key=lambda item: -item.exposed_us)
     found: dict[tuple[str, str], list[MeasuredCollective]] = {}
-    for item in sorted(step.collectives, key=lambda item: -item.exposed_us):
-        if item.exposed_us > 0:
-            kind = f"{item.kind}, synchronous" if item.sync else item.kind
-            found.setdefault((kind, item.why), []).append(item)
+    for item in exposed:
+        kind = f"{item.kind}, synchronous" if item.sync else item.kind
+        found.setdefault((kind, item.why), []).append(item)
     groups = [_group(kind, why, items) for (kind, why), items in found.items()]
     return sorted(groups, key=lambda group: -group.after_us)
 
 
 def _group(kind: str, why: str, items: Sequence[MeasuredCollective]) -> ExposedGroup:
     """Make a group of collectives, named after the first."""
-    count = sum(item.count for item in items)
+    executions = sum(item.count for item in items)
+    count = round(max(executions, 1))
     exposed_us = sum(item.exposed_us for item in items)
-    return ExposedGroup(
-        kind,
-        why,
-        items[0].name,
-        count=round(max(count, 1)),
-        after_us=exposed_us,
-    )
+    return ExposedGroup(kind, why, items[0].name, count=count, after_us=exposed_us)
 
 
 def _collectives(step: MeasuredStep) -> Iterator[Part]:
     """Yield exposed collectives by kind and reason, then every collective."""
     if not step.collectives:
         return
-    groups = [
-        (group_label(one), one.after_us, one.after_us / step.step_us, one.why)
-        for one in exposed_groups(step)
-    ]
-    yield table(
-        (
-            "exposed",
-            Column("time", Unit.TIME),
-            Column("of the step", Unit.SHARE),
-            "why",
-        ),
-        groups,
-    )
+    groups: list[tuple[Value, ...]] = []
+    for group in exposed_groups(step):
+        share = group.after_us / step.step_us
+        groups.append((group_label(group), group.after_us, share, group.why))
+    yield table(("exposed", *OF_STEP, "why"), groups)
     times = (
         Column("each", Unit.TIME),
         Column("exposed", Unit.TIME),
@@ -262,11 +252,11 @@ def _overlap(step: MeasuredStep) -> Iterator[Part]:
     if overlap is None:
         return
     yield from _hideable(overlap, step.step_us)
-    rows = [
-        (item.name, item.transfer_exposed_us, item.hideable_us or None, item.why)
-        for item in step.exposed_collectives[:ROWS]
-        if item.transfer_exposed_us >= LEAST * step.step_us
-    ]
+    rows: list[tuple[Value, ...]] = []
+    for item in step.exposed_collectives[:ROWS]:
+        exposed_us = item.transfer_exposed_us
+        if exposed_us >= LEAST * step.step_us:
+            rows.append((item.name, exposed_us, item.hideable_us or None, item.why))
     heads = (
         "collective",
         Column("exposed", Unit.TIME),
@@ -310,20 +300,19 @@ def _memory(memory: Memory | None) -> Iterator[Part]:
         ("results", plan.outputs_bytes, ""),
         ("temporary", plan.temporary_bytes, ""),
     )
-    yield table(
-        ("at the peak", Column("size", Unit.SIZE), ""),
-        (*kinds, *map(_live, memory.live)),
-    )
+    rows = (*kinds, *map(_live, memory.live))
+    yield table(("at the peak", Column("size", Unit.SIZE), ""), rows)
 
 
 def _of_limit(memory: Memory) -> str:
     """``, 62.1 % of the 60.0 GiB that JAX takes by default``; empty if no limit is known."""
-    limit, device = memory.limit_bytes, memory.device_bytes
-    if limit is None or device is None:
+    limit_bytes = memory.limit_bytes
+    device_bytes = memory.device_bytes
+    if limit_bytes is None or device_bytes is None:
         return ""
-    default = " that JAX takes by default" if limit < device else ""
+    default = " that JAX takes by default" if limit_bytes < device_bytes else ""
     share = figures.share(memory.used_share)
-    return f", {share} of the {figures.size(limit)}{default}"
+    return f", {share} of the {figures.size(limit_bytes)}{default}"
 
 
 def _live(item: LiveValue) -> tuple[Value, ...]:

@@ -101,29 +101,35 @@ def tiles(sides: Sequence[tuple[str, Breakdown]], note: str = "") -> tuple[Tile,
     )
 
 
-def _tile(label: str, times: Sequence[float], bars: tuple[Bar, ...], note: str) -> Tile:
+def _tile(
+    label: str, times_us: Sequence[float], bars: Sequence[Bar], note: str
+) -> Tile:
     """A tile with its figure; for two sides with the change."""
     about = ""
-    if len(times) > 1 and times[0] > 0:
-        about = figures.change(times[1] / times[0] - 1)
-    figure = " → ".join(dict.fromkeys(map(figures.time, times)))
-    return Tile(label, figure, bars, ", ".join(filter(None, (about, note))))
+    if len(times_us) > 1 and times_us[0] > 0:
+        about = figures.change(times_us[1] / times_us[0] - 1)
+    figure = " → ".join(dict.fromkeys(map(figures.time, times_us)))
+    remarks = ", ".join(filter(None, (about, note)))
+    return Tile(label, figure, tuple(bars), remarks)
 
 
 def _step_bar(name: str, parts: Breakdown, longest_us: float) -> Bar:
     """A bar for a step, as long as its share of the longest step. Its text has the shares of its
     own time.
     """
-    times = colored_parts(parts)
-    shares = ((color, us / max(parts.step_us, 1e-9)) for color, us in times)
-    words = ", ".join(
-        f"{figures.share(share)} {color}" for color, share in shares if share > 5e-4
-    )
-    return Bar(name, words, tuple((color, us / longest_us) for color, us in times))
+    lengths: list[tuple[Color, float]] = []
+    words: list[str] = []
+    for color, us in colored_parts(parts):
+        lengths.append((color, us / longest_us))
+        share = us / max(parts.step_us, 1e-9)
+        if share > 5e-4:
+            words.append(f"{figures.share(share)} {color}")
+    return Bar(name, ", ".join(words), tuple(lengths))
 
 
 def _of_step(us: float, parts: Breakdown) -> str:
-    return f"{figures.share(us / max(parts.step_us, 1e-9))} of the step"
+    share = figures.share(us / max(parts.step_us, 1e-9))
+    return f"{share} of the step"
 
 
 def most_exposed(found: Sequence[ExposedGroup], least_us: float) -> list[ExposedGroup]:
@@ -134,10 +140,12 @@ def most_exposed(found: Sequence[ExposedGroup], least_us: float) -> list[Exposed
         found: collectives in groups.
         least_us: exposed time that may stay unexplained.
     """
-    total_us = left_us = sum(group.most_us for group in found)
+    left_us = sum(group.most_us for group in found)
+    enough_us = max((1 - EXPLAINED) * left_us, least_us)
+    largest = sorted(found, key=lambda group: -group.most_us)[:GROUPS]
     chosen: list[ExposedGroup] = []
-    for group in sorted(found, key=lambda group: -group.most_us)[:GROUPS]:
-        if left_us <= max((1 - EXPLAINED) * total_us, least_us) or group.most_us <= 0:
+    for group in largest:
+        if left_us <= enough_us or group.most_us <= 0:
             break
         left_us -= group.most_us
         chosen.append(group)
@@ -262,11 +270,8 @@ class Panel:
     def facts(self) -> tuple[str, ...]:
         """``step 6.482 ms``, ``exposed communication 539.2 µs``, ``idle 16 µs``."""
         named = [(self.unit, self.parts.step_us), *parts_of(self.parts)[1:]]
-        return tuple(
-            f"{name} {figures.time(us)}"
-            for name, us in named
-            if us > 0 or name != PARTS["copy"]
-        )
+        shown = [(name, us) for name, us in named if us > 0 or name != PARTS["copy"]]
+        return tuple(f"{name} {figures.time(us)}" for name, us in shown)
 
     @cached_property
     def styles(self) -> npt.NDArray[np.uint8]:
@@ -313,7 +318,8 @@ def panel_of(
     for stream in Stream:
         rows = np.flatnonzero(timeline.stream == stream)
         if len(rows) or stream is not Stream.COPY:
-            lanes += disjoint(replace(chosen(every, rows), label=stream.name.lower()))
+            bars = replace(chosen(every, rows), label=stream.name.lower())
+            lanes += disjoint(bars)
     return Panel(
         label=label,
         note=f"predicted from {note} costs" if note else "predicted",
@@ -497,9 +503,8 @@ def timeline(panels: Sequence[Panel], first_us: float = 0.0) -> value.TimelineDa
         panels: schedules or devices, one above the other.
         first_us: length of the part shown first; 0: one step, or all without steps.
     """
-    return value.TimelineData(
-        encode(panels, first_us), text_timeline(panels, until_us=first_us)
-    )
+    data = encode(panels, first_us)
+    return value.TimelineData(data, text_timeline(panels, until_us=first_us))
 
 
 def encode(panels: Sequence[Panel], first_us: float = 0.0) -> str:

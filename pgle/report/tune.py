@@ -103,14 +103,15 @@ def tune_page(found: Tuning, following: Commands, picture: Path | None = None) -
 def _drawn_sides(found: Tuning) -> list[DrawnSide]:
     sides: list[DrawnSide] = []
     for label, side in _sides(found):
-        made = side.prediction.timeline
-        placed = placements(side.module, made, found.request.flags).values()
+        timeline = side.prediction.timeline
+        placed = placements(side.module, timeline, found.request.flags).values()
+        reasons = {item.name: item.reason for item in placed}
         schedule = Schedule(
             label=f"LHS, {label}" if side is found.baseline else label,
-            timeline=made,
+            timeline=timeline,
             costs_are=found.costs_are,
             module=side.module,
-            reasons={item.name: item.reason for item in placed},
+            reasons=reasons,
             memory_bytes=side.trial.memory_bytes,
         )
         sides.append(DrawnSide(schedule, in_one(placed)))
@@ -188,12 +189,11 @@ def headline(found: Tuning) -> tuple[str, Tone]:
     if found.proof is None:
         words, tone = account.headline(found.account)
         return f"No better flags. {words}", tone
-    flags = found.tuned.trial.flags
-    longer = any(is_slower(effects_of(name, value)) for name, value in flags.items())
     words = f"Try these flags: predicted {_gain_words(found.proof)}"
-    if longer:
-        words += "; others measured longer steps"
-    return words, "good" if found.proof.used and not longer else "warn"
+    flags = found.tuned.trial.flags.items()
+    if any(is_slower(effects_of(name, value)) for name, value in flags):
+        return f"{words}; others measured longer steps", "warn"
+    return words, "good" if found.proof.used else "warn"
 
 
 def _gain_words(proof: Proven) -> str:
@@ -230,19 +230,20 @@ def _table(found: Tuning) -> Table:
     """The sides, and perfect overlap. The flags that were found have their change by the second
     compilation, too: the smaller one is the answer.
     """
-    rows = [_row(found, side.trial, name)[:-1] for name, side in _sides(found)]
+    sides = _sides(found)
+    rows = [list(_row(found, side.trial, name)[:-1]) for name, side in sides]
+    step_us = found.pgle.prediction.step_us
     for name, us, _ in account.bound_rows(found.account):
-        rows.append((name, us, us / found.pgle.prediction.step_us - 1, "", ""))
+        rows.append([name, us, us / step_us - 1, "", ""])
     heads = _heads(found)[:-1]
     other = _by_control(found)
-    if other is None:
-        return table(heads, rows)
-    heads.insert(CONTROL_AT, Column("control", Unit.CHANGE))
-    with_control: list[tuple[Value, ...]] = []
-    for place, row in enumerate(rows):
-        change = other if place == len(_sides(found)) - 1 else ""
-        with_control.append((*row[:CONTROL_AT], change, *row[CONTROL_AT:]))
-    return table(heads, with_control)
+    if other is not None:
+        heads.insert(CONTROL_AT, Column("control", Unit.CHANGE))
+        for row in rows:
+            row.insert(CONTROL_AT, "")
+        of_flags = rows[len(sides) - 1]
+        of_flags[CONTROL_AT] = other
+    return table(heads, rows)
 
 
 def _by_control(found: Tuning) -> float | None:
@@ -276,14 +277,8 @@ def _row(found: Tuning, trial: Trial, name: str) -> tuple[Value, ...]:
         return name, trial.step_us, "", exposed, trial.memory_bytes, ""
     judged = judge(trial.worlds_us, found.pgle.trial.worlds_us)
     change = Cell(judged.mean, "good" if judged.mean < 0 else "")
-    return (
-        name,
-        trial.step_us,
-        change,
-        exposed,
-        trial.memory_bytes,
-        f"{judged.won} of {judged.of}",
-    )
+    won = f"{judged.won} of {judged.of}"
+    return name, trial.step_us, change, exposed, trial.memory_bytes, won
 
 
 def _trials(found: Tuning) -> tuple[Table | Prose, ...]:
@@ -293,8 +288,9 @@ def _trials(found: Tuning) -> tuple[Table | Prose, ...]:
     named += [(trial.label, trial) for trial in found.trials]
     rows: list[tuple[Value, ...]] = []
     for name, trial in named:
-        is_taken = bool(taken) and trial.label == taken
-        rows.append(_row(found, trial, f"→ {name}" if is_taken else name))
+        if taken and trial.label == taken:
+            name = f"→ {name}"
+        rows.append(_row(found, trial, name))
     legend = (
         f"{VARIATIONS}. Changes are against the profile alone. "
         "+: on top of the best before it. →: chosen."
@@ -311,7 +307,8 @@ def _record(found: Tuning) -> Iterator[str]:
     yield "measured by others (step time, minus is shorter):"
     for name, value in found.tuned.trial.flags.items():
         short = name.removeprefix("xla_gpu_")
-        yield f"  {short}: {summary(effects_of(name, value))}{_alone(found, name)}"
+        measured = summary(effects_of(name, value))
+        yield f"  {short}: {measured}{_alone(found, name)}"
 
 
 def _alone(found: Tuning, flag: str) -> str:
@@ -363,11 +360,12 @@ def _control_words(proof: Proven) -> Iterator[str]:
 def _actions(found: Tuning, with_profile: Schedule) -> tuple[Advice, ...]:
     """What saves most; the flags have the line that sets them."""
     given: list[Advice] = []
-    for item, one in account.listed(found.account):
+    for item in account.listed(found.account):
+        advice = account.advice_of(found.account, item)
         if item.kind is OpportunityKind.FLAGS:
             span = span_us(with_profile)
-            one = replace(one, command=exported(found), span_us=span)
-        given.append(one)
+            advice = replace(advice, command=exported(found), span_us=span)
+        given.append(advice)
     return tuple(given)
 
 
@@ -557,14 +555,15 @@ class TuneDocument(Document):
 def document(found: Tuning, page: Path) -> TuneDocument:
     """What the search has found, and what it proved."""
     tuned = found.tuned.trial
-    without = {
-        flag: _trial_document(found, trial) for flag, trial in found.without.items()
-    }
+    trials = tuple(_trial_document(found, trial) for trial in found.trials)
+    without: dict[str, TrialDocument] = {}
+    for flag, trial in found.without.items():
+        without[flag] = _trial_document(found, trial)
     public = {name: effects_of(name, value) for name, value in tuned.flags.items()}
     return TuneDocument.of_value(
         *(found, tuned, found.tuned.prediction),
         head=_head_document(found),
-        trials=tuple(_trial_document(found, trial) for trial in found.trials),
+        trials=trials,
         without=without,
         account=account.document(found.account),
         public=public,

@@ -68,8 +68,7 @@ def show(page: Page, *, sections: Sequence[str] = ()) -> None:
         screen.print(printable(str(cell.value)), style=STYLES.get(cell.tone, ""))
     if page.actions:
         screen.print()
-        actions = page.actions if everything else page.actions[:MOST_ACTIONS]
-        _actions(screen, actions, everything)
+        _actions(screen, page.actions, everything)
     for section in page.sections:
         if everything or section.key in sections:
             _section(screen, section, everything)
@@ -84,9 +83,10 @@ def show(page: Page, *, sections: Sequence[str] = ()) -> None:
 def _check_sections(page: Page, keys: Sequence[str]) -> None:
     known = [section.key for section in page.sections]
     for key in keys:
-        if key not in (*known, *page.silent):
-            what = f"no section '{key}' in this answer"
-            raise UserError(what, remedy=choices(key, known) if known else None)
+        if key in known or key in page.silent:
+            continue
+        remedy = choices(key, known) if known else None
+        raise UserError(f"no section '{key}' in this answer", remedy=remedy)
 
 
 def _verdict(screen: text.Screen, page: Page) -> None:
@@ -104,9 +104,8 @@ def _warnings(screen: text.Screen, warnings: Sequence[str], everything: bool) ->
     """Print the first warnings, then how many more there are. A single further warning is printed
     instead of a count.
     """
-    first = warnings[:WARNINGS]
-    if everything or len(warnings) == WARNINGS + 1:
-        first = warnings
+    has_room = len(warnings) <= WARNINGS + 1
+    first = warnings if everything or has_room else warnings[:WARNINGS]
     for line in first:
         screen.print(f"warning: {shown(line)}", style="yellow")
     left = len(warnings) - len(first)
@@ -136,15 +135,18 @@ def _mark(tone: str) -> str:
 
 def _table(screen: text.Screen, content: Table, everything: bool) -> None:
     drawn = content.drawn()
+    first = drawn.rows
+    option = "--json"  # that lists the rows that are left
+    if not everything:
+        first = first[: content.shown]
+        option = "--all"
     heads = list(map(printable, drawn.heads))
-    first = drawn.rows if everything else drawn.rows[: content.shown]
-    right = {at for at, is_right in enumerate(drawn.right) if is_right}
     rows = [list(map(_styled, row)) for row in first]
-    screen.print(
-        text.grid(heads, rows, right=right, whole={0, *right}, header=any(heads))
-    )
-    if left := len(drawn.rows) + content.more - len(first):
-        option = "--json" if everything else "--all"
+    right = {at for at, is_right in enumerate(drawn.right) if is_right}
+    whole = {0, *right}
+    screen.print(text.grid(heads, rows, right=right, whole=whole, header=any(heads)))
+    left = len(drawn.rows) + content.more - len(first)
+    if left:
         screen.print(f"… and {left:,} more ({option} lists them)", style="dim")
 
 
@@ -157,22 +159,27 @@ def _styled(cell: Cell) -> str | Text:
 
 
 def _actions(screen: text.Screen, actions: Sequence[Advice], everything: bool) -> None:
+    """Print the first actions as a table; or all, and then the commands that they have."""
+    if not everything:
+        actions = actions[:MOST_ACTIONS]
     heads = ["", "what to do"]
-    if any(action.saves for action in actions):
+    has_savings = any(action.saves for action in actions)
+    if has_savings:
         heads.append("saves")
     rows: list[list[str]] = []
+    commands: list[str] = []
     for place, action in enumerate(actions, start=1):
         words = f"{action.title}: {action.why}" if action.why else action.title
-        rows.append([str(place), printable(words), _saved(action)][: len(heads)])
-    screen.print(text.grid(heads, rows, right={2}, whole={2}))
-    for place, action in enumerate(actions if everything else (), start=1):
+        row = [str(place), printable(words)]
+        if has_savings:
+            row.append(str(action.saves or figures.NONE))
+        rows.append(row)
         if action.command:
-            command = f"{place}: {printable(action.command)}"
+            commands.append(f"{place}: {printable(action.command)}")
+    screen.print(text.grid(heads, rows, right={2}, whole={2}))
+    if everything:
+        for command in commands:
             screen.print(command, style="cyan", soft_wrap=True)
-
-
-def _saved(action: Advice) -> str:
-    return figures.NONE if action.saves is None else str(action.saves)
 
 
 def _section(screen: text.Screen, section: Section, everything: bool) -> None:
@@ -252,9 +259,8 @@ def _escaped(content: str) -> str:
     """Escape text so that Markdown shows every letter. GitHub does not link addresses in it
     either.
     """
-    return _ADDRESS.sub(
-        r"\\\g<0>", printable(" ".join(content.split())).translate(_SPECIAL)
-    )
+    line = printable(" ".join(content.split()))
+    return _ADDRESS.sub(r"\\\g<0>", line.translate(_SPECIAL))
 
 
 def _block(part: Part) -> str:
@@ -272,20 +278,16 @@ def _block(part: Part) -> str:
 
 def _rows(content: Table) -> str:
     drawn = content.drawn()
-    rule = "|".join(map(_rule, drawn.right))
-    rows = [_indented(_row(_texts(row)), row) for row in drawn.rows]
-    return "\n".join([_row(drawn.heads), f"|{rule}|", *rows])
-
-
-def _texts(row: Sequence[Cell]) -> list[str]:
-    return [str(cell.value) for cell in row]
-
-
-def _indented(line: str, row: Sequence[Cell]) -> str:
-    """Keep the indent of a row that belongs to the one above. Markdown would drop it."""
-    if not row or not str(row[0].value).startswith("  "):
-        return line
-    return line.replace("| ", "| &nbsp;&nbsp;", 1)
+    rules = "|".join(map(_rule, drawn.right))
+    lines = [_row(drawn.heads), f"|{rules}|"]
+    for row in drawn.rows:
+        cells = [str(cell.value) for cell in row]
+        line = _row(cells)
+        if cells and cells[0].startswith("  "):
+            # the row belongs to the one above; Markdown would drop its indent
+            line = line.replace("| ", "| &nbsp;&nbsp;", 1)
+        lines.append(line)
+    return "\n".join(lines)
 
 
 def _rule(is_right: bool) -> str:
@@ -302,7 +304,8 @@ def _numbered(actions: Sequence[Advice]) -> Iterator[str]:
         why = f": {_escaped(action.why)}" if action.why else ""
         yield f"{place}. **{_escaped(action.title)}**{saves}{why}"
         if action.command:
-            yield f"   `{printable(action.command).replace('`', chr(39))}`"
+            command = printable(action.command).replace("`", "'")
+            yield f"   `{command}`"
 
 
 def _fenced(content: str, language: str) -> str:
