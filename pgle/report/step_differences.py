@@ -27,7 +27,7 @@ from pgle.report.page.value import (
     Value,
     table,
 )
-from pgle.report.timeline import parts_of
+from pgle.report.timeline import part_names, parts_of
 from pgle.worth import is_worth
 
 FIRST = 5  # changes on the first screen
@@ -154,8 +154,9 @@ def _both_parts(found: Differences) -> Table:
     before = dict(parts_of(found.before), step=whole_us)
     after = dict(parts_of(found.after), step=found.after.step_us)
     rows: list[tuple[Value, ...]] = []
-    for name, before_us in before.items():
-        after_us = after[name]
+    for name in (*part_names(found.before, found.after), "step"):
+        before_us = before.get(name, 0.0)
+        after_us = after.get(name, 0.0)
         change_us = after_us - before_us
         times = (before_us or None, after_us or None, change_us)
         rows.append((name, *times, change_us / whole_us))

@@ -27,7 +27,7 @@ from pgle.report.page.value import (
     Value,
     table,
 )
-from pgle.report.timeline import OTHER_WORK, PARTS, group_label, parts_of
+from pgle.report.timeline import group_label, part_names, parts_of
 from pgle.schedule.placements import ExposedGroup
 
 _MOST_SHAPE = 40  # characters of a shape
@@ -120,9 +120,7 @@ def _rank_parts(step: MeasuredStep) -> Table:
         for window in step.windows:
             name = step.rank_name(window.device)
             steps.append((name, mean_breakdown([window])))
-    names = [*PARTS.values()]
-    if step.breakdown.other_us:
-        names.insert(-1, OTHER_WORK)
+    names = part_names(step.breakdown)
     rows: list[tuple[Value, ...]] = []
     for label, parts in steps:
         times = dict(parts_of(parts))

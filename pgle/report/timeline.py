@@ -71,6 +71,15 @@ def parts_of(found: Breakdown) -> list[tuple[str, float]]:
     return [(PARTS.get(color, OTHER_WORK), us) for color, us in colored_parts(found)]
 
 
+def part_names(*steps: Breakdown) -> list[str]:
+    """The names of the parts that any of these steps has, in order."""
+    names = list(PARTS.values())
+    colors = {color for step in steps for color, _ in colored_parts(step)}
+    if "other" in colors:
+        names.insert(-1, OTHER_WORK)
+    return names
+
+
 def tiles(sides: Sequence[tuple[str, Breakdown]], note: str = "") -> tuple[Tile, ...]:
     """Step, exposed and idle time as tiles. Two sides show the change, one side shows shares of the
     step.
