@@ -154,7 +154,8 @@ def quoted(word: str) -> str:
         return shlex.quote(word)
     escaped = word.replace("\\", "\\\\").replace("'", "\\'")
     text = "".join(map(_ansi_c, escaped))
-    return "$'" + re.sub(" {2,}", lambda blanks: "\\x20" * len(blanks[0]), text) + "'"
+    text = re.sub(" {2,}", lambda blanks: "\\x20" * len(blanks[0]), text)
+    return f"$'{text}'"
 
 
 def taken_apart(line: str) -> list[str]:
@@ -204,14 +205,16 @@ def to_type(command: Next | str) -> str:
     if isinstance(command, str):
         return command
     asked: dict[str, None] = {}
-    words = []
+    words: list[str] = []
     is_program = False
-    for place, word in enumerate(command.argv):
-        begins_program = place > 0 and command.argv[place - 1] == "--"
-        is_program = is_program or (begins_program and word not in BLANKS)
-        before, sign, last = word.rpartition("=")
-        if last in BLANKS and not is_program:  # words of a program are never blanks
-            asked[BLANKS[last]] = None
+    last_word = ""
+    for word in command.argv:
+        begins_program = last_word == "--" and word not in BLANKS
+        is_program = is_program or begins_program
+        last_word = word
+        before, sign, value = word.rpartition("=")
+        if value in BLANKS and not is_program:  # words of a program are never blanks
+            asked[BLANKS[value]] = None
             words.append(f"{quoted(before)}=…" if sign else "…")
         else:
             words.append(quoted(word))
@@ -246,10 +249,9 @@ def to_way(commands: Iterable[Next | Sentence | None]) -> Way:
     """Turn commands into texts. The first sentence, or the first command that the user must
     complete, becomes `Way.done`.
     """
-    given = tuple(item for item in commands if item)
-    whole = tuple(
-        str(item) for item in given if isinstance(item, Next) and not item.asks
-    )
+    given = [item for item in commands if item]
+    plain_commands = [item for item in given if isinstance(item, Next)]
+    whole = tuple(str(item) for item in plain_commands if not item.asks)
     for item in given:
         if isinstance(item, Sentence):
             return Way(whole, str(item), item.end)

@@ -39,19 +39,19 @@ class Configured:
         name = str(error.param.name) if error.param else ""
         if name not in self.settings or not _is_from_file(ctx, name):
             return None
-        return UserError(
-            error.message.rstrip("."), where=f"{self.path}: {self.settings[name].key}"
-        )
+        where = f"{self.path}: {self.settings[name].key}"
+        return UserError(error.message.rstrip("."), where=where)
 
     def said(self, ctx: click.Context) -> str:
         """Say which values came from the file, and its name; empty if none did."""
-        used = [
-            item for name, item in self.settings.items() if _is_from_file(ctx, name)
+        used = [] if self.program is None else [self.program]
+        used += [
+            self.settings[name] for name in self.settings if _is_from_file(ctx, name)
         ]
-        if self.program is not None:
-            used.insert(0, self.program)
+        if not used:
+            return ""
         words = ", ".join(f"{item.key} {item.shown}" for item in used)
-        return f"{words} ({self.path.name})" if used else ""
+        return f"{words} ({self.path.name})"
 
 
 def configured(

@@ -133,8 +133,7 @@ def identity(step: MeasuredStep) -> tuple[str, ...]:
     name = printable(step.costs.program.key.name)
     time = f"{figures.time(step.step_us)} a step"
     if not step.has_step:
-        modules = many(len(step.runs_of_others()) + 1, "module")
-        name = f"{modules}, most time in {name}"
+        name = f"{_modules(step)}, most time in {name}"
         time = f"{figures.time(step.step_us)} from one run of it to the next"
     return (
         name,
@@ -143,6 +142,11 @@ def identity(step: MeasuredStep) -> tuple[str, ...]:
         _date(step),
         "simulated" if step.trace.simulated else "",
     )
+
+
+def _modules(step: MeasuredStep) -> str:
+    """The number of modules that ran: ``3 modules``."""
+    return many(len(step.runs_of_others()) + 1, "module")
 
 
 def _gpu(step: MeasuredStep) -> str:
@@ -186,9 +190,9 @@ def headline(found: Analysis) -> tuple[str, Tone]:
     if step.measures_alone:
         return "This is a profile run: it runs each collective alone, to measure it", ""
     if not step.has_step:
-        modules = many(len(step.runs_of_others()) + 1, "module")
         share = f"{figures.share(step.main_share)} of the GPU's compute"
-        return f"No module is the step: the largest of {modules} takes {share}", "warn"
+        largest = f"the largest of {_modules(step)} takes {share}"
+        return f"No module is the step: {largest}", "warn"
     unknown = _unknown_work(found)
     if unknown is not None:
         share = f"{figures.share(unknown.reached)} of the step"
@@ -235,15 +239,8 @@ def breakdown_table(step: MeasuredStep, *, bars: bool) -> Table:
         if us or name == "exposed communication":
             rows.append(_part_row(name, us, step.step_us, bars=bars))
             rows += _rows_within(name, step)
-    return table(
-        (
-            "part of the step",
-            Column("time", Unit.TIME),
-            Column("share", Unit.SHARE),
-            "",
-        ),
-        rows,
-    )
+    times = (Column("time", Unit.TIME), Column("share", Unit.SHARE))
+    return table(("part of the step", *times, ""), rows)
 
 
 def _part_row(name: str, us: float, step_us: float, *, bars: bool) -> tuple[Value, ...]:
@@ -262,13 +259,9 @@ def _rows_within(name: str, step: MeasuredStep) -> Iterator[tuple[Value, ...]]:
         for kind, us in kinds.items():
             if us >= least_us:
                 yield f"  {kind}", us, us / step.step_us, ""
-        if sum(small) > 0 and len(small) < len(kinds):
-            yield (
-                f"  {OTHERS} ({len(small)})",
-                sum(small),
-                sum(small) / step.step_us,
-                "",
-            )
+        small_us = sum(small)
+        if small_us > 0 and len(small) < len(kinds):
+            yield f"  {OTHERS} ({len(small)})", small_us, small_us / step.step_us, ""
     if name == "exposed communication":
         for group in most_exposed(exposed_groups(step), least_us):
             label = f"  {printable(group_label(group))}"
@@ -294,12 +287,12 @@ def _waits(step: MeasuredStep) -> Iterator[str]:
             waits = f"; {figures.time(step.waiting_us)} of it for other ranks"
         yield f"Exposed: the GPU waits and computes nothing{waits}."
     # the last one, compiling, is part of the others
-    causes = list(step.idle_us.items())[:-1]
-    named = [row for row in causes if row[1] >= LEAST_IDLE * step.step_us]
-    named.sort(key=lambda row: -row[1])
-    if named:
-        words = ", ".join(f"{name} {figures.time(us)}" for name, us in named)
-        yield f"Idle: {words}."
+    *causes, _ = step.idle_us.items()
+    causes.sort(key=lambda cause: -cause[1])
+    least_us = LEAST_IDLE * step.step_us
+    words = [f"{name} {figures.time(us)}" for name, us in causes if us >= least_us]
+    if words:
+        yield f"Idle: {', '.join(words)}."
 
 
 def _weights(step: MeasuredStep) -> Iterator[str]:
@@ -323,10 +316,10 @@ def _heavy_layers(layers: Layers, step_us: float) -> str:
         if name and share >= LEAST_HEAVY:
             shares.append((share, name))
     shares.sort(key=lambda item: -item[0])
-    heavy = []
+    heavy: list[str] = []
     for share, name in shares[:HEAVY]:
-        short = cut(name.rpartition("/")[2], SCOPE_WIDTH)
-        heavy.append(f"{short} {figures.share(share, 0)}")
+        _, _, last_scope = name.rpartition("/")
+        heavy.append(f"{cut(last_scope, SCOPE_WIDTH)} {figures.share(share, 0)}")
     return f"layers {' · '.join(heavy)}" if heavy else ""
 
 

@@ -31,7 +31,9 @@ def changes_words(what: str, found: Controlled | None) -> str:
     """Return the change by both compilations if the kernels decide its sign; else empty."""
     if found is None or found.other is None or not found.depends:
         return ""
-    sides = f"the step gets {longer(found.first.share)} or {longer(found.other.share)}"
+    first = longer(found.first.share)
+    other = longer(found.other.share)
+    sides = f"the step gets {first} or {other}"
     return f"{what} depends on what autotuning picks: {sides}"
 
 
@@ -64,12 +66,13 @@ def changes(result: Rehearsal) -> tuple[float | None, ...]:
     found = None if result.control is None else result.control.schedules
     if found is None:
         return (None,) * sides
-    steps = [found.baseline.step_us, found.profiled.step_us]
+    steps_us = [found.baseline.step_us, found.profiled.step_us]
     if result.default is not None:
         if found.default is None:
             return (None,) * sides
-        steps.insert(0, found.default.step_us)
-    return None, *(step_us / steps[0] - 1 for step_us in steps[1:])
+        steps_us.insert(0, found.default.step_us)
+    first_us, *others_us = steps_us
+    return None, *(step_us / first_us - 1 for step_us in others_us)
 
 
 def section(result: Rehearsal) -> tuple[Prose | Table, ...]:

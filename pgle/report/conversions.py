@@ -64,10 +64,11 @@ def convert_page(result: Conversion, following: Commands = ()) -> Page:
 
 
 def _written_to(result: Conversion) -> str:
-    first = str(result.written[0].path)
-    count = len(result.written)
-    where = first if count == 1 else f"{many(count, 'profile')}, the first {first}"
-    return printable(where)
+    first, *others = result.written
+    path = printable(str(first.path))
+    if not others:
+        return path
+    return f"{many(len(result.written), 'profile')}, the first {path}"
 
 
 def _identity(found: ProgramCosts) -> tuple[str, ...]:
@@ -76,7 +77,8 @@ def _identity(found: ProgramCosts) -> tuple[str, ...]:
     used = f"{window.steps_used} of {many(window.steps_seen, 'execution')}"
     if not math.isnan(window.span_us):
         used = f"{used}, {figures.time(window.span_us)} each"
-    return printable(found.program.key.name), many(len(window.devices), "device"), used
+    devices = many(len(window.devices), "device")
+    return printable(found.program.key.name), devices, used
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,7 +108,7 @@ def costs_line(result: Conversion) -> str:
     costs = list(chain.from_iterable(program.costs for program in programs))
     compute = _compute(costs)
     collectives = _collectives(costs)
-    parts = []
+    parts: list[str] = []
     if compute.count:
         parts.append(f"{compute.count:,} compute {figures.time(compute.us)}")
     if collectives.count:

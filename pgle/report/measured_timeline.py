@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
+from itertools import chain
 
 import numpy as np
 import numpy.typing as npt
@@ -66,16 +67,16 @@ def measured_panels(
     """
     drawing = _drawing(step)
     panels: list[Panel] = []
-    for window in step.windows:
+    for place, window in enumerate(step.windows):
         panel = _panel(drawing, window)
         name = f"{label}: {panel.label}" if label else panel.label
-        panels.append(replace(panel, label=name, opened=len(panels) < MOST_OPEN))
-    most = max(len(window.spans) for window in step.windows)
+        panels.append(replace(panel, label=name, opened=place < MOST_OPEN))
+    steps = max(len(window.spans) for window in step.windows)
     drawn = max(len(panel.spans) for panel in panels)
-    if drawn >= most:
+    if drawn >= steps:
         return tuple(panels), ()
-    steps = f"the timeline shows the first {drawn} of {most} steady steps"
-    return tuple(panels), (f"{steps}: a page holds no more bars",)
+    shows = f"the timeline shows the first {drawn} of {steps} steady steps"
+    return tuple(panels), (f"{shows}: a page holds no more bars",)
 
 
 def _drawing(step: MeasuredStep) -> Drawing:
@@ -104,12 +105,14 @@ def _late_us(step: MeasuredStep) -> dict[int, float]:
     for window in step.windows:
         process = step.trace.devices[window.device].process
         begins.setdefault(process, {})[window.device] = window.begin_ns
-    late: dict[int, float] = {}
-    for of_process in begins.values():
-        first = min(of_process.values())
-        is_one_clock = max(of_process.values()) - first < step.step_us * 1e3
-        for device, begin in of_process.items():
-            late[device] = (begin - first) / 1e3 if is_one_clock else 0.0
+    late = dict.fromkeys(chain.from_iterable(begins.values()), 0.0)
+    for begin_ns in begins.values():
+        first_ns = min(begin_ns.values())
+        last_ns = max(begin_ns.values())
+        if last_ns - first_ns >= step.step_us * 1e3:
+            continue  # several clocks
+        for device, begin in begin_ns.items():
+            late[device] = (begin - first_ns) / 1e3
     return late
 
 
@@ -146,10 +149,11 @@ def _panel(drawing: Drawing, window: DeviceWindow) -> Panel:
 
 
 def _step_spans(window: DeviceWindow, steps: int, shift_us: float) -> Iterator[Span]:
-    starts = window.spans.start[:steps].tolist()
-    ends = window.spans.end[:steps].tolist()
-    for number, (first, last) in enumerate(zip(starts, ends, strict=True), start=1):
-        yield Span(f"step {number}", first / 1e3 + shift_us, last / 1e3 + shift_us)
+    starts_us = window.spans.start[:steps] / 1e3 + shift_us
+    ends_us = window.spans.end[:steps] / 1e3 + shift_us
+    ends = zip(starts_us.tolist(), ends_us.tolist(), strict=True)
+    for number, (start_us, end_us) in enumerate(ends, start=1):
+        yield Span(f"step {number}", start_us, end_us)
 
 
 def _stream_lanes(drawing: Drawing, window: DeviceWindow, end_ns: float) -> list[Lane]:
@@ -171,21 +175,20 @@ def _stream_lanes(drawing: Drawing, window: DeviceWindow, end_ns: float) -> list
         count=np.ones(len(rows), np.int64),
     )
     streams = trace.stream[of_trace]
-    of_stream = {
-        stream: np.flatnonzero(streams == stream)
-        for stream in np.unique(streams).tolist()
-    }
-    compute = {
-        stream: int((roles[mine] == Stream.COMPUTE).sum())
-        for stream, mine in of_stream.items()
-    }
     contents = _contents(drawing.step.hardware)
-    lanes: list[Lane] = []
-    for stream in sorted(of_stream, key=lambda stream: (-compute[stream], stream)):
-        mine = of_stream[stream]
-        most = Stream(int(np.bincount(roles[mine], minlength=len(Stream)).argmax()))
+    by_compute: list[tuple[int, int, Lane]] = []
+    for stream in np.unique(streams).tolist():
+        mine = np.flatnonzero(streams == stream)
+        bars = np.bincount(roles[mine], minlength=len(Stream))  # by role
+        most = Stream(int(bars.argmax()))
+        lane = chosen(every, mine)
         label = f"{contents[most]} (stream {stream})"
-        lanes += disjoint(replace(chosen(every, mine), label=label))
+        rank = -int(bars[Stream.COMPUTE])
+        by_compute.append((rank, stream, replace(lane, label=label)))
+    by_compute.sort(key=lambda item: item[:2])
+    lanes: list[Lane] = []
+    for _, _, lane in by_compute:
+        lanes += disjoint(lane)
     return lanes
 
 
@@ -212,16 +215,18 @@ def _other_lanes(
     lanes: list[Lane] = []
     kinds = list(OtherKind)
     for kind, rows in kinds_of(window.other):
-        begin = window.other.start_ns[rows]
-        busy = union(begin, np.minimum(begin + window.other.duration_ns[rows], end_ns))
+        begin_ns = window.other.start_ns[rows]
+        stop_ns = begin_ns + window.other.duration_ns[rows]
+        busy = union(begin_ns, np.minimum(stop_ns, end_ns))
         count = len(busy)
         if not count:
             continue
+        number = first + kinds.index(kind)
         bars = Lane(
             label=str(kind),
             start_us=busy.start / 1e3 + shift_us,
             duration_us=busy.lengths / 1e3,
-            named=np.full(count, first + kinds.index(kind), np.int32),
+            named=np.full(count, number, np.int32),
             count=np.ones(count, np.int64),
         )
         lanes.append(bars)

@@ -269,9 +269,9 @@ def _use(result: Rehearsal) -> tuple[Prose | Table, ...]:
     """Say whether XLA used the profile, with its log line, and what LHS expected."""
     rows: list[tuple[Value, ...]] = []
     for label, side in _sides(result):
-        took: Value = (
-            "cached" if side.compiled.is_cached else side.compiled.compile_s * 1e6
-        )
+        took: Value = side.compiled.compile_s * 1e6
+        if side.compiled.is_cached:
+            took = "cached"
         believed_us = side.believed_exposed_us
         rows.append((label, "" if believed_us is None else believed_us, took))
     heads = (
@@ -282,9 +282,11 @@ def _use(result: Rehearsal) -> tuple[Prose | Table, ...]:
     guesses = f"{LHS_WORDS}. Without a profile its costs are guesses."
     not_modelled = result.profiled.prediction.not_modelled
     limits = (Prose(f"Not modelled: {line}.", tone="soft") for line in not_modelled)
+    verdict = result.verdict
+    use = str(verdict.verdict).capitalize()
     return (
-        Prose(f"{str(result.verdict.verdict).capitalize()}: {result.verdict.why}."),
-        Prose(result.verdict.proof, code=True),
+        Prose(f"{use}: {verdict.why}."),
+        Prose(verdict.proof, code=True),
         table(heads, rows),
         Prose(guesses, tone="soft"),
         *limits,
@@ -301,20 +303,20 @@ def _sides(result: Rehearsal) -> list[tuple[str, CompiledSide]]:
 
 def _schedules(result: Rehearsal) -> list[Schedule]:
     """The `_sides`, as schedules to show."""
-    return [
-        Schedule(
+    changes = iter(control.changes(result))
+    schedules: list[Schedule] = []
+    for label, side in _sides(result):
+        schedule = Schedule(
             label=label,
             timeline=side.prediction.timeline,
             costs_are=result.costs_are,
             module=side.module,
             reasons=_reasons(result, side),
             memory_bytes=side.compiled.memory_bytes,
-            control=change,
+            control=next(changes),
         )
-        for (label, side), change in zip(
-            _sides(result), control.changes(result), strict=True
-        )
-    ]
+        schedules.append(schedule)
+    return schedules
 
 
 def _reasons(result: Rehearsal, side: CompiledSide) -> Mapping[str, str]:

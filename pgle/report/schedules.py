@@ -86,17 +86,13 @@ def sections(
         labels: the names of these two; twice the same name for a single schedule.
     """
     moving = timeline([item.panel for item in schedules])
+    groups = _groups(grouped, labels)
+    heading = "Collectives and copies, the most exposed first"
     return (
         Section("timeline", "Timeline", (moving, Prose(PREDICTED, tone="soft"))),
         Section("time", "Where the time goes", (_parts(schedules),)),
-        Section(
-            "groups", "Collectives by kind and reason", (_groups(grouped, labels),)
-        ),
-        Section(
-            "collectives",
-            "Collectives and copies, the most exposed first",
-            (_collectives(schedules),),
-        ),
+        Section("groups", "Collectives by kind and reason", (groups,)),
+        Section("collectives", heading, (_collectives(schedules),)),
     )
 
 
@@ -104,10 +100,11 @@ def span_us(schedule: Schedule) -> tuple[float, float] | None:
     """The longest interval of a schedule in which the GPU waits for communication, in µs; None if
     it never waits.
     """
-    if not len(exposed := schedule.panel.exposed):
+    exposed = schedule.panel.exposed
+    if not len(exposed):
         return None
-    at = int(np.argmax(exposed.lengths))
-    return float(exposed.start[at]), float(exposed.end[at])
+    longest = int(np.argmax(exposed.lengths))
+    return float(exposed.start[longest]), float(exposed.end[longest])
 
 
 def steps_table(schedules: Sequence[Schedule], known: Account) -> Table:
@@ -190,11 +187,10 @@ def write_page(
     """
     from pgle.report.page import html
 
-    write_files(
-        {folder / name: html.render(page), folder / STORED: value.as_json(page)},
-        force=force,
-    )
-    return folder / name
+    path = folder / name
+    files = {path: html.render(page), folder / STORED: value.as_json(page)}
+    write_files(files, force=force)
+    return path
 
 
 def _parts(schedules: Sequence[Schedule]) -> Table:
@@ -241,7 +237,8 @@ def _collectives(schedules: Sequence[Schedule]) -> Table:
     most_us: dict[str, float] = {}
     for side in sides:
         for name, item in side.items():
-            most_us[name] = max(most_us.get(name, item.exposed_us), item.exposed_us)
+            known_us = most_us.get(name, item.exposed_us)
+            most_us[name] = max(known_us, item.exposed_us)
     exposed = [Column("exposed", Unit.TIME)]
     if len(schedules) > 1:
         exposed = [Column(f"exposed: {item.label}", Unit.TIME) for item in schedules]

@@ -49,9 +49,11 @@ def folder_page(found: FolderContents) -> Page:
     also = (*first.next[1:], *chain.from_iterable(way.next for way in rest))
     others = also[: COMMANDS - len(listed)]
     if first.next:
-        first = replace(first, next=(first.next[0], *also)[:COMMANDS])
+        lines = (first.next[0], *also)
+        first = replace(first, next=lines[:COMMANDS])
     notes = [f"also: {line}" for line in others]
-    files = table(("kind", "path"), chain.from_iterable(map(_path_rows, found.sights)))
+    paths = chain.from_iterable(map(_path_rows, found.sights))
+    files = table(("kind", "path"), paths)
     section = Section("files", "All that was found", (files,))
     return Page(
         title="pgle",
@@ -66,11 +68,9 @@ def folder_page(found: FolderContents) -> Page:
 
 def _commands(sight: Sight) -> Commands:
     """What to type for the newest file of a kind. For a run directory this is its next move."""
-    return (
-        way_in_run(RunDirectory(sight.paths[0]))
-        if sight.kind == RUN
-        else sight.commands
-    )
+    if sight.kind != RUN:
+        return sight.commands
+    return way_in_run(RunDirectory(sight.paths[0]))
 
 
 def _empty_folder(note: str) -> Page:
@@ -113,14 +113,16 @@ def starters_page(starters: Mapping[str, Starter]) -> Page:
 
 def written_page(written: Sequence[Path], starter: Starter, folder: Path) -> Page:
     """The files that were written into a folder, and how to use them there."""
-    there = "" if folder == Path() else f"{typed('cd', near(folder))} && "
+    command = starter.following
+    if folder != Path():
+        command = f"{typed('cd', near(folder))} && {command}"
     return Page(
         title="pgle init",
         identity=(starter.purpose,),
         verdict=f"wrote {many(len(written), 'file')}",
         tone="good",
         notes=tuple(f"wrote {near(path)}" for path in written),
-        way=Way((there + starter.following,)),
+        way=Way((command,)),
     )
 
 
@@ -180,12 +182,12 @@ def doctor_page(diagnosis: Diagnosis) -> Page:
     """Each problem with its remedy; the rest with ``--all``."""
     marked = _problems(diagnosis)
     measures = not diagnosis.keeps_from_profiling
-    able, tone = _ABLE[measures, not diagnosis.keeps_from_rehearsing]
+    rehearses = not diagnosis.keeps_from_rehearsing
+    able, tone = _ABLE[measures, rehearses]
     passed = many(len(diagnosis.checks) - len(marked), "check")
     every = table(("check", "", "found"), map(_check_row, diagnosis.checks))
-    first = table(
-        ("check", "", "found", "what to do"), map(_problem_row, marked), shown=FIRST
-    )
+    heads = ("check", "", "found", "what to do")
+    first = table(heads, map(_problem_row, marked), shown=FIRST)
     return Page(
         title="pgle doctor",
         identity=tuple(_installed(diagnosis)),
@@ -238,13 +240,17 @@ def _runs(diagnosis: Diagnosis) -> Iterator[Next]:
 
 
 def _check_row(check: MachineCheck) -> tuple[Value, ...]:
-    return check.name, Cell(check.verdict, TONES[check.verdict]), check.found
+    return *_verdict_cells(check), check.found
+
+
+def _verdict_cells(check: MachineCheck) -> tuple[Value, ...]:
+    return check.name, Cell(check.verdict, TONES[check.verdict])
 
 
 def _problem_row(check: MachineCheck) -> tuple[Value, ...]:
-    found = cut(check.found.partition(". ")[0], FOUND)
+    sentence, _, _ = check.found.partition(". ")
     remedy = "type the line below" if check.command else check.remedy
-    return check.name, Cell(check.verdict, TONES[check.verdict]), found, remedy
+    return *_verdict_cells(check), cut(sentence, FOUND), remedy
 
 
 def proof_page(proof: Chain) -> Page:
@@ -262,14 +268,13 @@ def proof_page(proof: Chain) -> Page:
     if proof.simulated:
         where = "simulated GPU"
         note = "Times are estimates: the GPU is simulated."
+    heads = ("link", "", "evidence", "proves that")
     return Page(
         title="pgle doctor --prove",
         identity=("a small program", where, str(proof.run)),
         verdict=verdict,
         tone=tone,
-        table=table(
-            ("link", "", "evidence", "proves that"), map(_link_row, proof.links)
-        ),
+        table=table(heads, map(_link_row, proof.links)),
         notes=(note,),
         way=to_way([command]),
     )

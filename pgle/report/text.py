@@ -120,19 +120,23 @@ class Screen(Console):
             if cell_len(line) <= self.width or _INSTALLS.match(line):
                 lines.append(line)
                 continue
-            follow_on = " \\" if _COMMAND.match(line) else ""
-            if follow_on:  # keep quoted words whole
+            follow_on = ""
+            if _COMMAND.match(line):
+                follow_on = " \\"
+                # keep quoted words whole
                 line = _QUOTED.sub(lambda quoted: quoted[0].replace(" ", _TIED), line)
-            indent = " " * (len(line) - len(line.lstrip()) + 2 * len(follow_on))
+            indent = len(line) - len(line.lstrip()) + 2 * len(follow_on)
             parts = wrap(
                 line,
                 self.width - len(follow_on),
                 break_long_words=False,
                 break_on_hyphens=False,
-                subsequent_indent=indent,
+                subsequent_indent=" " * indent,
             )
-            lines += [f"{part}{follow_on}" for part in parts[:-1]] + parts[-1:]
-        return Text("\n".join(lines), item.style if isinstance(item, Text) else "")
+            lines += [f"{part}{follow_on}" for part in parts[:-1]]
+            lines += parts[-1:]
+        style = item.style if isinstance(item, Text) else ""
+        return Text("\n".join(lines), style)
 
     def render(
         self, renderable: RenderableType, options: ConsoleOptions | None = None
@@ -142,12 +146,9 @@ class Screen(Console):
         """
         for segment in super().render(renderable, options):
             text = segment.text.replace(_TIED, " ")
-            if segment.control or text.isprintable():
-                yield segment if text == segment.text else Segment(text, segment.style)
-            else:
-                yield Segment(
-                    "\n".join(map(printable, text.split("\n"))), segment.style
-                )
+            if not segment.control and not text.isprintable():
+                text = "\n".join(map(printable, text.split("\n")))
+            yield segment if text == segment.text else Segment(text, segment.style)
 
     def on_broken_pipe(self) -> None:
         """Do nothing: the command line ends quietly. Rich would exit with 1."""
@@ -208,12 +209,9 @@ class _Layout(table.Table):
         fitting = _fitting(least, options.max_width)
         gaps = GAP * (fitting - 1)
         shown = self.columns[:fitting]
-        widths = _widths(
-            texts[:fitting],
-            [column.no_wrap for column in shown],
-            least[:fitting],
-            options.max_width - gaps,
-        )
+        whole = [column.no_wrap for column in shown]
+        room = options.max_width - gaps
+        widths = _widths(texts[:fitting], whole, least[:fitting], room)
         for column, width in zip(shown, widths, strict=True):
             column.width = width
             column.no_wrap = False
@@ -268,11 +266,12 @@ def _rest(
         index: index of the row.
         width: width of a line.
     """
-    cells = (
-        _below(column, texts[0].strip(), texts[index + 1]) for column, texts in hidden
-    )
+    cells: list[str] = []
+    for column, (head, *texts) in hidden:
+        if cell := _below(column, head.strip(), texts[index]):
+            cells.append(cell)
     lines = wrap(
-        ", ".join(filter(None, cells)),
+        ", ".join(cells),
         max(width - 4, 20),
         break_long_words=False,
         break_on_hyphens=False,
@@ -289,7 +288,8 @@ def _fitting(least: Sequence[int], width: int) -> int:
         width: the available width.
     """
     for count in range(len(least), 1, -1):
-        if sum(least[:count]) + GAP * (count - 1) <= width:
+        gaps = GAP * (count - 1)
+        if sum(least[:count]) + gaps <= width:
             return count
     return 1
 
@@ -339,10 +339,13 @@ def _least(head: str, *cells: str) -> int:
     tower.
     """
     words = head.split()
-    for cell in cells:  # a short one (``12.3 ms``) stays on one line
-        words += [cell] if len(cell) <= SHORT else re.findall(r"^\s*\S+|\S+", cell)
-    sentence = min(max(map(cell_len, cells), default=0), SENTENCE)
-    return max(*map(cell_len, words), sentence, 0)
+    for cell in cells:
+        if len(cell) <= SHORT:  # ``12.3 ms`` stays on one line
+            words.append(cell)
+        else:
+            words += re.findall(r"^\s*\S+|\S+", cell)
+    longest = max(map(cell_len, cells), default=0)
+    return max(*map(cell_len, words), min(longest, SENTENCE), 0)
 
 
 WIDTH, MIN_WIDTH, MAX_WIDTH = 100, 30, 200
@@ -371,9 +374,12 @@ def _width(stream: TextIO) -> int:
 
 def bar(fraction: float) -> str:
     """A bar of eighth blocks: ``fraction`` of 20 columns (0 to 1, clipped)."""
-    eighths = round(min(max(fraction, 0.0), 1.0) * 20 * 8)
-    full, rest = divmod(eighths, 8)
-    return ("█" * full + ("" if rest == 0 else "▏▎▍▌▋▊▉"[rest - 1])).ljust(20)
+    clipped = min(max(fraction, 0.0), 1.0)
+    full, eighths = divmod(round(clipped * 20 * 8), 8)
+    drawn = "█" * full
+    if eighths:
+        drawn += "▏▎▍▌▋▊▉"[eighths - 1]
+    return drawn.ljust(20)
 
 
 def near(path: Path) -> Path:
@@ -510,9 +516,8 @@ def as_json(schema: str, value: Any) -> str:
     """The object as indented JSON text; ``schema`` such as ``pgle.verify/1`` comes first.
     Characters that a terminal obeys, or that UTF-8 cannot encode, are escaped.
     """
-    return json_lines(
-        json.dumps({"schema": schema, **plain(value)}, indent=2, ensure_ascii=False)
-    )
+    document = {"schema": schema, **plain(value)}
+    return json_lines(json.dumps(document, indent=2, ensure_ascii=False))
 
 
 def json_lines(document: str) -> str:
@@ -537,11 +542,8 @@ def _escaped(line: str, stays: Callable[[str], bool]) -> str:
 def print_json(schema: str, value: Json) -> None:
     """Print the object on stdout."""
     found = as_json(schema, value)
-    if (sys.stdout.encoding or "").lower().replace("-", "") not in (
-        "utf8",
-        "utf16",
-        "utf32",
-    ):
+    encoding = (sys.stdout.encoding or "").lower().replace("-", "")
+    if encoding not in ("utf8", "utf16", "utf32"):
         found = _escaped(found, str.isascii)
     sys.stdout.write(found)
     sys.stdout.flush()
@@ -628,9 +630,14 @@ def progress(what: str) -> Iterator[Progress]:
     with live(what) as line:
 
         def advance(done: int, total: int) -> None:
-            # Parsing follows reading, so a full bar would claim that the work is done.
-            line.done, line.total = (done, total) if done < total else (0, 0)
-            line.what = what if done < total else f"{what}: all read, working on it"
+            if done < total:
+                line.what = what
+                line.done = done
+                line.total = total
+            else:
+                # Parsing follows reading, so a full bar would claim that the work is done.
+                line.what = f"{what}: all read, working on it"
+                line.done = line.total = 0
 
         yield advance
 
@@ -657,18 +664,21 @@ def phases(line: Line | None = None) -> Iterator[OnPhase]:
 
 def _compiling(running: Mapping[str, CompilerPhase]) -> str:
     """Say what compiles, from the folder of the last compilation that runs."""
-    folder, last = list(running.items())[-1]
+    *others, folder = running
+    last = running[folder]
     what = f", {SCHEDULES[folder]}" if folder in SCHEDULES else ""
     module = f" {last.module}" if last.module else ""
-    more = f" and {len(running) - 1} more" if len(running) > 1 else ""
+    more = f" and {len(others)} more" if others else ""
     return f"compiling{module}{what} ({last.name}){more}"
 
 
 def _redrawn(line: Line, ended: threading.Event) -> None:
     turn = 0
     while not ended.wait(TURN_S if turn else FIRST_S):
-        words = f"{SPINNER[turn % len(SPINNER)]} {line.text(time.monotonic())}"
-        terminal.draw(cut(words, shutil.get_terminal_size().columns - 1))
+        mark = SPINNER[turn % len(SPINNER)]
+        words = f"{mark} {line.text(time.monotonic())}"
+        width = shutil.get_terminal_size().columns
+        terminal.draw(cut(words, width - 1))
         turn += 1
     terminal.clear()
 

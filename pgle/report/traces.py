@@ -51,11 +51,11 @@ def trace_page(path: str, summary: TraceSummary, following: Next) -> Page:
 
 def _identity(summary: TraceSummary) -> tuple[str, ...]:
     """Formats, devices, and whether a GPU was measured."""
-    formats = dict.fromkeys(
-        f"{source.format} {source.version}".strip() for source in summary.trace.sources
-    )
-    origin = "simulated" if summary.trace.simulated else "measured"
-    return (*formats, many(len(summary.devices), "device"), origin)
+    trace = summary.trace
+    formats = (f"{source.format} {source.version}".strip() for source in trace.sources)
+    origin = "simulated" if trace.simulated else "measured"
+    devices = many(len(summary.devices), "device")
+    return (*dict.fromkeys(formats), devices, origin)
 
 
 def _counts(summary: TraceSummary, left_out: int) -> str:
@@ -70,10 +70,11 @@ def _counts(summary: TraceSummary, left_out: int) -> str:
 def _left_executions(summary: TraceSummary) -> Iterator[str]:
     """A line for each execution that is not used for costs."""
     for item in summary.modules:
+        of_module = f"of {item.module.name}"
         for execution in item.executions:
-            if execution.left_out:
-                number = f"execution {execution.number} of {item.module.name}"
-                yield printable(f"{number}: {execution.left_out}")
+            why = execution.left_out
+            if why:
+                yield printable(f"execution {execution.number} {of_module}: {why}")
 
 
 def _modules(summary: TraceSummary) -> Table:
@@ -142,13 +143,12 @@ def _device_row(item: DeviceSummary) -> tuple[Value, ...]:
 
 def _lost(summary: TraceSummary) -> Table:
     """The activities that belong to no instruction, with the reasons."""
-    rows = []
+    rows: list[tuple[Value, ...]] = []
     for item in summary.trace.unresolved:
         why = summary.meanings.get(item.reason) or item.reason
         rows.append((item.count, item.duration_ns / 1e3, why))
-    return table(
-        (Column("activities", Unit.COUNT), Column("time", Unit.TIME), "why"), rows
-    )
+    heads = (Column("activities", Unit.COUNT), Column("time", Unit.TIME), "why")
+    return table(heads, rows)
 
 
 class ListedModule(Document):

@@ -144,7 +144,7 @@ def _unused_line(unused: Sequence[Cost]) -> str:
 
 def _hints(profile: str, coverage: Coverage, bounds: Bounds) -> list[Sentence]:
     """Return what to do, without repetition. Commands name the profile and the dump."""
-    hints = []
+    hints: list[Sentence] = []
     is_mended = all(module.meets_if_filled(bounds) for module in coverage.main)
     if coverage.invalid and is_mended:
         invalid = Sentence.todo(
@@ -171,7 +171,8 @@ def _failures(coverage: Coverage, bounds: Bounds) -> Iterator[str]:
     least = min(coverage.main, key=lambda module: module.kept_share)
     if least.kept_share < bounds.collectives:
         yield _lost_line(least)
-    if any((module.measured.value or 0.0) < bounds.time for module in coverage.main):
+    measured = coverage.least_measured.measured.value or 0.0
+    if measured < bounds.time:
         yield _has_costs(coverage, bounds)
     if coverage.invalid:
         names = [f"{item.name} ({item.values_us[0]:g})" for item in coverage.invalid]
@@ -185,19 +186,17 @@ def _lost_line(module: ModuleCoverage) -> str:
     lost = round(collectives.total - collectives.covered)
     number = f"{lost} of {collectives.total:.0f} collectives lack a cost"
     weight = f"{figures.time(module.lost_us)} ({_weighed(module)})"
-    return f"{number}: {weight} of a {figures.time(module.step_us)} step"
+    step = figures.time(module.step_us)
+    return f"{number}: {weight} of a {step} step"
 
 
 def _weighed(module: ModuleCoverage) -> str:
     """Say where the weights of a module's missing collectives come from."""
-    are_assumed = {
-        gap.weight_us > gap.total_us
-        for gap in module.gaps
-        if gap.kind is CostKind.COLLECTIVE
-    }
-    if len(are_assumed) > 1:
-        return "estimated or assumed"
-    return "as XLA assumes" if True in are_assumed else "estimated"
+    lost = [gap for gap in module.gaps if gap.kind is CostKind.COLLECTIVE]
+    assumed = [gap for gap in lost if gap.weight_us > gap.total_us]
+    if not assumed:
+        return "estimated"
+    return "as XLA assumes" if len(assumed) == len(lost) else "estimated or assumed"
 
 
 def _has_costs(coverage: Coverage, bounds: Bounds) -> str:
@@ -239,31 +238,15 @@ def _gaps_section(module: ModuleCoverage) -> Section:
 
 
 def _covered(module: ModuleCoverage, coverage: Coverage) -> Iterator[Part]:
-    yield table(
-        (
-            "",
-            Column("covered", Unit.COUNT),
-            Column("of", Unit.COUNT),
-            Column("share", Unit.SHARE),
-        ),
-        (
-            _share_row("instructions", module.count),
-            _share_row("collectives", module.collectives),
-        ),
-    )
-    costs = Share(module.time.covered, module.step_us)
-    yield table(
-        (
-            "",
-            Column("covered", Unit.TIME),
-            Column("of", Unit.TIME),
-            Column("", Unit.SHARE),
-        ),
-        (
-            _share_row("sum of costs", costs),
-            _share_row("as XLA plans it, gaps at what XLA assumes", module.time),
-        ),
-    )
+    counts = (Column("covered", Unit.COUNT), Column("of", Unit.COUNT))
+    instructions = _share_row("instructions", module.count)
+    collectives = _share_row("collectives", module.collectives)
+    heads = ("", *counts, Column("share", Unit.SHARE))
+    yield table(heads, (instructions, collectives))
+    times = (Column("covered", Unit.TIME), Column("of", Unit.TIME))
+    costs = _share_row("sum of costs", Share(module.time.covered, module.step_us))
+    planned = _share_row("as XLA plans it, gaps at what XLA assumes", module.time)
+    yield table(("", *times, Column("", Unit.SHARE)), (costs, planned))
     yield Prose(f"Names: {_AGAINST[module.against]}.")
     if module.filled_in:
         how = "simulated, estimated, or those of an instruction of the same shape"

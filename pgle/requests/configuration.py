@@ -63,7 +63,7 @@ class Configuration:
             UserError: a value has the wrong type.
         """
         own = self.tables.get(command, {})
-        found = {}
+        found: dict[str, Setting] = {}
         for item in declared(COMMANDS[command]):
             key = key_of(item)
             if key in own:
@@ -73,26 +73,27 @@ class Configuration:
         return found
 
     def _setting(self, item: Declared, key: str, given: Any) -> Setting:
-        kind, rival = item.option.kind, item.option.instead_of
-        if isinstance(kind, kinds.Switch) != isinstance(given, bool):
-            wanted = "true or false" if isinstance(kind, kinds.Switch) else "a value"
+        """The setting that a value in the file means for a field."""
+        kind = item.option.kind
+        is_switch = isinstance(kind, kinds.Switch)
+        if is_switch != isinstance(given, bool):
             raise UserError(
                 f"{_shown(given)} is not what this option takes",
                 where=f"{self.path}: {key}",
-                remedy=f"write {wanted}",
+                remedy="write true or false" if is_switch else "write a value",
             )
-        if isinstance(given, bool):
+        if is_switch:
             return Setting(key, _shown(given), given)
         if isinstance(kind, kinds.Words):
             words = split(given) if isinstance(given, str) else map(str, given)
-            found = tuple(words)
-            return Setting(key, " ".join(map(quoted, found)), found)
+            program = tuple(words)
+            return Setting(key, " ".join(map(quoted, program)), program)
         items = given if isinstance(given, list) else [given]
         texts = tuple(self._text(kind, value) for value in items)
         shown = ", ".join(texts)
         if item.option.is_listed or isinstance(kind, kinds.Pair):
             return Setting(key, shown, texts)
-        return Setting(key, shown, ",".join(texts), rival)
+        return Setting(key, shown, ",".join(texts), item.option.instead_of)
 
     def _text(self, kind: kinds.Kind, value: Any) -> str:
         """A value as a user would type it. A path in the file is relative to the file's folder."""
@@ -123,22 +124,26 @@ def read_configuration(path: Path) -> Configuration:
 
 def _check(found: Configuration) -> None:
     """Raise `UserError` for a key that no command takes."""
-    fields = {name: declared(request) for name, request in COMMANDS.items()}
-    known = {name: set(map(key_of, items)) for name, items in fields.items()}
+    known: dict[str, set[str]] = {}  # the keys of each command
+    general: set[str] = set()  # keys that mean the same in all commands
+    for name, request in COMMANDS.items():
+        items = declared(request)
+        known[name] = set(map(key_of, items))
+        general |= {key_of(item) for item in items if item.option.is_general}
     every = set().union(*known.values())
-    general: set[str] = set()
-    for items in fields.values():
-        general.update(key_of(item) for item in items if item.option.is_general)
-    for key in (*found.keys, *found.tables):
-        is_table = key in found.tables
-        if key not in (COMMANDS if is_table else every):
-            raise _unknown(key, str(found.path), {*every, *COMMANDS})
-        if not is_table and key not in general:
+    names = {*every, *COMMANDS}
+    for key in found.keys:
+        if key not in every:
+            raise _unknown(key, str(found.path), names)
+        if key not in general:
             raise UserError(
                 f"'{key}' is something else in every command",
                 where=found.path,
                 remedy="write it into the table of a command: [tune]",
             )
+    for name in found.tables:
+        if name not in COMMANDS:
+            raise _unknown(name, str(found.path), names)
     for name, table in found.tables.items():
         for key in table:
             if key not in known[name]:

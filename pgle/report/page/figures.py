@@ -8,15 +8,19 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from enum import Enum
+from functools import partial
 
 from pgle.errors import as_change, in_percent
 
 NONE = "–"
 _SMALLEST_US = 0.5  # what rounds to 0 µs is nothing
 _TIMES = ((1e6, "s"), (1e3, "ms"), (1.0, "µs"))
-_SIZES = tuple(
-    (1024.0**power, name)
-    for power, name in ((4, "TiB"), (3, "GiB"), (2, "MiB"), (1, "KiB"), (0, "B"))
+_SIZES = (
+    (1024.0**4, "TiB"),
+    (1024.0**3, "GiB"),
+    (1024.0**2, "MiB"),
+    (1024.0, "KiB"),
+    (1.0, "B"),
 )
 
 
@@ -43,7 +47,8 @@ def time(us: float | None) -> str:
     if us is None or abs(us) < _SMALLEST_US:
         return NONE
     scale, name = _unit(abs(us), _TIMES)
-    return f"{_minus(us)}{abs(us) / scale:,.{_decimals(abs(us) / scale, name)}f} {name}"
+    size = abs(us) / scale
+    return f"{_minus(us)}{size:,.{_decimals(size, name)}f} {name}"
 
 
 def time_unit(us: float) -> tuple[float, str]:
@@ -115,17 +120,19 @@ def column(
     Returns:
         The unit for the column's head, empty if each cell shows it; and the texts.
     """
-    most = max(
-        (abs(value) for value in like or values if value is not None), default=0.0
-    )
+    sizes = (abs(value) for value in like or values if value is not None)
+    most = max(sizes, default=0.0)
     if unit in (Unit.TIME, Unit.CHANGE_TIME):
         scale, name = _unit(most, _TIMES)
         decimals = _decimals(most / scale, name)
-        signed = unit is Unit.CHANGE_TIME
-        return name, [
-            _cell(value, scale, decimals, signed=signed, least=_SMALLEST_US)
-            for value in values
-        ]
+        write_time = partial(
+            _cell,
+            scale=scale,
+            decimals=decimals,
+            signed=unit is Unit.CHANGE_TIME,
+            least=_SMALLEST_US,
+        )
+        return name, list(map(write_time, values))
     if unit is Unit.SIZE:
         scale, name = _unit(most, _SIZES)
         decimals = _size_decimals(name)
@@ -163,8 +170,9 @@ def saving(expected: float | None, least: float, most: float) -> str:
     if expected is None:
         return f"at most {share(most)}"
     likely = share(expected)
-    ends = between(share(least), share(most))
-    return likely if share(least) == share(most) else f"{likely} ({ends})"
+    low = share(least)
+    high = share(most)
+    return likely if low == high else f"{likely} ({between(low, high)})"
 
 
 def _cell(
@@ -182,7 +190,9 @@ def _cell(
 
 
 def _unit(value: float, units: Sequence[tuple[float, str]]) -> tuple[float, str]:
-    return next((item for item in units if value >= item[0] * 0.9995), units[-1])
+    """The largest unit in which a value is not below 1, when it is rounded."""
+    fitting = (unit for unit in units if value >= unit[0] * 0.9995)
+    return next(fitting, units[-1])
 
 
 def _decimals(value: float, unit: str) -> int:
