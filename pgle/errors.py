@@ -82,9 +82,9 @@ def choices(word: str, names: Iterable[str]) -> str:
     five.
     """
     known = list(dict.fromkeys(names))
-    return " ".join(
-        filter(None, (suggestion(word, known), f"it has {', '.join(known[:5])}"))
-    )
+    near = suggestion(word, known)
+    listed = f"it has {', '.join(known[:5])}"
+    return f"{near} {listed}" if near else listed
 
 
 _names: dict[str, str] = {}
@@ -98,8 +98,9 @@ def call_it(program: str, commands: Iterable[str]) -> None:
         program: the word that starts pgle.
         commands: names of pgle's commands.
     """
+    follows = "|".join((*commands, "--help"))
     _names.clear()
-    _names[program] = rf"(?<![\w./-])pgle(?= (?:{'|'.join(commands)}|--help)\b)"
+    _names[program] = rf"(?<![\w./-])pgle(?= (?:{follows})\b)"
 
 
 def named(text: str) -> str:
@@ -111,14 +112,16 @@ def named(text: str) -> str:
 
 def many(count: int, noun: str) -> str:
     """``1 gap``, ``2,000 gaps``."""
-    return f"{count:,} {noun}" + ("" if count == 1 else "s")
+    return f"{count:,} {noun}" if count == 1 else f"{count:,} {noun}s"
 
 
 def in_words(us: float) -> str:
     """A time given in microseconds, with three digits, in µs, ms or s."""
     if us < 1e3:
         return f"{us:.3g} µs"
-    return f"{us / 1e3:.3g} ms" if us < 1e6 else f"{us / 1e6:.3g} s"
+    if us < 1e6:
+        return f"{us / 1e3:.3g} ms"
+    return f"{us / 1e6:.3g} s"
 
 
 def in_percent(share: float, decimals: int = 1) -> str:
@@ -136,9 +139,9 @@ def as_change(share: float, decimals: int = 1) -> str:
 def some(names: Iterable[str], most: int) -> str:
     """At most `most` names, and the number of the others: ``a, b and 3 more``."""
     listed = list(names)
-    return ", ".join(listed[:most]) + (
-        f" and {len(listed) - most:,} more" if len(listed) > most else ""
-    )
+    first = ", ".join(listed[:most])
+    left = len(listed) - most
+    return f"{first} and {left:,} more" if left > 0 else first
 
 
 def cut(text: str, room: int) -> str:

@@ -212,7 +212,9 @@ class _Bounded(io.RawIOBase):
 
     def __init__(self, file: IO[bytes], path: AnyPath, max_bytes: int | None) -> None:
         opener = _COMPRESSED.get(path.suffix)
-        self._file, self._path, self._max_bytes = file, path, max_bytes
+        self._file = file
+        self._path = path
+        self._max_bytes = max_bytes
         self._archive: IO[bytes] | None = None if opener is None else opener(file)
         self._expansion = MAX_EXPANSION.get(path.suffix, 1)
         self._size = 0
@@ -221,10 +223,9 @@ class _Bounded(io.RawIOBase):
         return True
 
     def readinto(self, buffer: Any) -> int:
+        source = self._archive or self._file
         try:
-            data = (self._archive or self._file).read(
-                min(len(buffer), _PIECE_BYTES)
-            ) or b""
+            data = source.read(min(len(buffer), _PIECE_BYTES)) or b""
         except (lzma.LZMAError, gzip.BadGzipFile, zlib.error, EOFError) as error:
             raise UserError(
                 f"damaged archive ({error})", where=self._path, remedy="copy it again"
@@ -247,16 +248,19 @@ class _Bounded(io.RawIOBase):
         self._size += len(data)
         if self._max_bytes is not None and self._size > self._max_bytes:
             raise _too_large(self._path, self._max_bytes)
-        if (
-            self._archive
-            and self._size > FREE_BYTES + self._expansion * self._file.tell()
-        ):
+        if self._archive:
+            self._check_expansion()
+        return len(data)
+
+    def _check_expansion(self) -> None:
+        """Raise `UserError` if an archive becomes much larger than such archives do."""
+        most_bytes = FREE_BYTES + self._expansion * self._file.tell()
+        if self._size > most_bytes:
             raise UserError(
                 f"an archive that becomes more than {self._expansion} times larger",
                 where=self._path,
                 remedy="if you trust it, unpack it first",
             )
-        return len(data)
 
     def close(self) -> None:
         self._file.close()
@@ -271,9 +275,8 @@ def read_bytes(path: AnyPath, *, max_bytes: int = MAX_FILE_BYTES) -> bytes:
     """
     with open_bytes(path, max_bytes=max_bytes) as file:
         head = file.peek()
-        if len(head) >= _BUFFER_BYTES and not any(
-            head[:_ZEROS]
-        ):  # every reader would refuse it, but only after reading all of it
+        if len(head) >= _BUFFER_BYTES and not any(head[:_ZEROS]):
+            # every reader would refuse it, but only after reading all of it
             raise UserError(
                 "begins with zeros, as no trace, module or profile does",
                 where=path,
@@ -335,8 +338,10 @@ def is_text(head: bytes) -> bool:
     """Whether a file that begins with `head` is text. A file system may leave a few zero bytes;
     many mean binary data, and so do control characters.
     """
-    controls = len(head) - len(head.translate(None, _CONTROLS))
-    return head.count(0) <= len(head) // 10 and controls <= len(head) // 20
+    size = len(head)
+    zeros = head.count(0)
+    controls = size - len(head.translate(None, _CONTROLS))
+    return zeros <= size // 10 and controls <= size // 20
 
 
 class TextLines:
@@ -349,7 +354,8 @@ class TextLines:
     def __init__(
         self, path: Path, remedy: str = "give a log, CSV or JSON lines"
     ) -> None:
-        self.path, self.remedy = path, remedy
+        self.path = path
+        self.remedy = remedy
 
     def has_more_than(self, lines: int) -> bool:
         """Whether there are more than `lines` lines. It counts line feeds, which is a hundred times
@@ -412,9 +418,8 @@ def check_absent(path: AnyPath, *, force: bool, inputs: Iterable[AnyPath] = ()) 
             where=path,
             remedy="remove the link or choose another name",
         )
-    above = next(
-        (folder for folder in path.absolute().parents if folder.exists()), path.parent
-    )
+    there = (folder for folder in path.absolute().parents if folder.exists())
+    above = next(there, path.parent)
     if not above.is_dir():
         raise UserError(
             "is a file, not a directory",
@@ -467,21 +472,16 @@ def write_files(
     folders: list[Path] = []
     try:
         for path, content in files.items():
-            data = (
-                content.encode(errors="backslashreplace")
-                if isinstance(content, str)
-                else content
-            )
+            data = content
+            if isinstance(data, str):
+                data = data.encode(errors="backslashreplace")
             if isinstance(path, Path):
                 folders += [folder for folder in path.parents if not folder.exists()]
             path.parent.mkdir(parents=True, exist_ok=True)
             if not isinstance(path, Path):  # object stores write whole objects or none
                 path.write_bytes(data)
                 continue
-            # Ranks on other hosts or in containers may have the same pid.
-            temporary = path.with_name(
-                f".{path.name[:60]}.{os.getpid()}.{os.urandom(4).hex()}.tmp"
-            )
+            temporary = _temporary_name(path)
             staged.append((temporary, path))
             temporary.write_bytes(data)
         for temporary, path in staged:
@@ -510,11 +510,18 @@ def write_files(
         for leftover in (*made, *(temporary for temporary, _ in staged)):
             with suppress(OSError):
                 leftover.unlink(missing_ok=True)
-        for folder in sorted(
-            folders, key=lambda item: -len(item.parts)
-        ):  # folders that are not empty stay
-            with suppress(OSError):
+        folders.sort(key=lambda folder: -len(folder.parts))
+        for folder in folders:
+            with suppress(OSError):  # folders that are not empty stay
                 folder.rmdir()
+
+
+def _temporary_name(path: Path) -> Path:
+    """A name next to a file that no other process takes. Ranks on other hosts or in containers may
+    have the same pid.
+    """
+    unique = f"{os.getpid()}.{os.urandom(4).hex()}"
+    return path.with_name(f".{path.name[:60]}.{unique}.tmp")
 
 
 def _put(temporary: Path, path: Path) -> None:

@@ -158,9 +158,8 @@ def checked(
     for name, value in given.items():
         if isinstance(value, list) and len(value) > MOST_PATHS:
             what = f"{len(value):,} values, and at most {MOST_PATHS} are taken"
-            raise UserError(
-                what, where=name, remedy="name their folder, or call several times"
-            )
+            remedy = "name their folder, or call several times"
+            raise UserError(what, where=name, remedy=remedy)
     schema = arguments(tool)
     try:
         jsonschema.validate(given, schema)
@@ -180,12 +179,13 @@ def checked(
         elif kind.get("items", {}).get("format") == "path":
             listed = [value] if isinstance(value, str) else value
             found[name] = [paths.relative(item) for item in listed]
-    if "/" in (target := found.get("target", "")) or is_file_in(root, target):
+    target = found.get("target", "")
+    if "/" in target or is_file_in(root, target):
         found["target"] = paths.relative(target)
-    if tool == "advise" and not programs and is_run(root, found.get("step")):
-        raise UserError(
-            STARTS, where=shown(str(found["step"])), remedy=WITH_PROGRAMS
-        )  # the one that it records
+    step = found.get("step")
+    if tool == "advise" and not programs and is_run(root, step):
+        # it starts the program that the run directory records
+        raise UserError(STARTS, where=shown(str(step)), remedy=WITH_PROGRAMS)
     for flag in found.get("flags", ()):
         name, _, value = flag.removeprefix("--").partition("=")
         if "/" in value or WRITES & set(name.split("_")):

@@ -99,21 +99,18 @@ def _embedded_hlo(found: Conversion) -> dict[str, bytes]:
     dumps.
     """
     trace = found.measured.trace
-    known = next(
-        (item.capability for item in trace.recordings.values() if item.capability), None
-    )
+    capabilities = (item.capability for item in trace.recordings.values())
+    known = next(filter(None, capabilities), None)
     gpu = "" if known is None else f"sm_{known[0]}.{known[1]}_gpu_"
-    keys = {
-        item.program.key: re.sub(r"[^\w.-]", "_", item.program.key.name)
-        for item in found.measured.costs
-    }
-    return {
-        f"module_{key.program_id or 0:04d}.{name}.{gpu}after_optimizations.hlo.pb": trace.hlo[
-            key
-        ]
-        for key, name in keys.items()
-        if trace.hlo.get(key)
-    }
+    files: dict[str, bytes] = {}
+    for item in found.measured.costs:
+        key = item.program.key
+        hlo = trace.hlo.get(key)
+        if hlo:
+            number = f"module_{key.program_id or 0:04d}"
+            name = re.sub(r"[^\w.-]", "_", key.name)
+            files[f"{number}.{name}.{gpu}after_optimizations.hlo.pb"] = hlo
+    return files
 
 
 def _compare_ranks(found: ProfiledSteps) -> None:
@@ -158,12 +155,10 @@ def profiled_steps(
         return
     Rule(0, whole=True).check("first", first)
     Rule(1, whole=True).check("count", count)
-    if found.folder.exists() and (
-        not found.folder.is_dir() or any(found.folder.iterdir())
-    ):
-        raise UserError(
-            "is not an empty folder", where=found.folder, remedy="name a new one"
-        )
+    place = found.folder
+    is_empty = not place.exists() or (place.is_dir() and not any(place.iterdir()))
+    if not is_empty:
+        raise UserError("is not an empty folder", where=place, remedy="name a new one")
     pgle._window = found
     _compare_ranks(found)
     try:

@@ -229,9 +229,8 @@ def _compared(test: str, after: Snapshot, path: Path) -> Compared:
         before = snapshot.from_text(path.read_text("utf-8"), str(path))
     except pgle.UserError as error:
         pytest.fail(f"pgle: {error}", pytrace=False)
-    return Compared(
-        test, str(path), summary, is_new=False, changes=snapshot.changes(before, after)
-    )
+    changes = snapshot.changes(before, after)
+    return Compared(test, str(path), summary, is_new=False, changes=changes)
 
 
 def _write(path: Path, found: Snapshot) -> None:
@@ -278,14 +277,15 @@ class _Report:
         baseline.
         """
         for name, value in report.user_properties:
-            if name == _PROPERTY:
-                compared = Compared.from_property(cast("Json", value))
-                first = self.seen.get(compared.path, compared)
-                if first.test != compared.test:
-                    report.outcome = "failed"
-                    report.longrepr = _shared(compared.path, first.test)
-                else:
-                    self.seen[compared.path] = compared
+            if name != _PROPERTY:
+                continue
+            compared = Compared.from_property(cast("Json", value))
+            first = self.seen.setdefault(compared.path, compared)
+            if first.test == compared.test:
+                self.seen[compared.path] = compared
+            else:
+                report.outcome = "failed"
+                report.longrepr = _shared(compared.path, first.test)
 
     def pytest_terminal_summary(self, terminalreporter: Any) -> None:
         """List the steps without a baseline, or the baselines written."""
@@ -335,12 +335,14 @@ def _summary(found: Snapshot) -> str:
     from pgle.errors import in_percent
 
     share = exposed_us(found) / found.step_us if found.step_us else 0.0
+    step_ms = found.step_us / 1e3
     return (
-        f"{found.module} on {found.devices} × {found.target}: {found.step_us / 1e3:.2f} ms "
+        f"{found.module} on {found.devices} × {found.target}: {step_ms:.2f} ms "
         f"(estimated), {in_percent(share)} of it exposed communication"
     )
 
 
 def _inline(text: str) -> str:
     """Escape a name from outside, so that it cannot start a cell or markup."""
-    return re.sub(r"([|<>`*_\\\[\]@])", r"\\\1", " ".join(text.split()))
+    line = " ".join(text.split())
+    return re.sub(r"([|<>`*_\\\[\]@])", r"\\\1", line)

@@ -134,9 +134,8 @@ class Command(click.Command):
             if isinstance(param, click.Option) and not param.is_flag:
                 valued.update(param.opts)
         before = words[: words.index("--")] if "--" in words else []
-        if (
-            before and before[-1] in valued and not ctx.resilient_parsing
-        ):  # click would take -- as the option's value
+        if before and before[-1] in valued and not ctx.resilient_parsing:
+            # click would take -- as the option's value
             raise click.UsageError(
                 f"Option '{before[-1]}' requires an argument, and -- begins the program",
                 ctx,
@@ -147,23 +146,12 @@ class Command(click.Command):
             check_inputs(ctx)
             raise
         except click.NoSuchOption as error:
-            begin = next(
-                (
-                    at
-                    for at, word in enumerate(words)
-                    if which(word) or word.endswith((".py", ".sh"))
-                ),
-                None,
-            )
-            if (
-                begin is None
-                or "--" in words
-                or not any(param.name == "words" for param in self.params)
-            ):
+            begin = _program_at(words)
+            takes_program = any(param.name == "words" for param in self.params)
+            if begin is None or "--" in words or not takes_program:
                 raise
-            line = join(
-                [*ctx.command_path.split(), *words[:begin], "--", *words[begin:]]
-            )
+            command = ctx.command_path.split()
+            line = join([*command, *words[:begin], "--", *words[begin:]])
             raise click.UsageError(
                 f"No such option: {error.option_name}; put -- before your program: {line}"
             ) from None
@@ -222,12 +210,9 @@ class Command(click.Command):
             **{section: [] for section in SECTIONS},
         }
         for param in self.get_params(ctx):
-            if (
-                isinstance(param, click.Option)
-                and (record := param.get_help_record(ctx)) is not None
-            ):
-                name = max(param.opts, key=len).removeprefix("--")
-                groups[_SECTION_OF.get(name, "Options")].append(record)
+            record = param.get_help_record(ctx)
+            if isinstance(param, click.Option) and record is not None:
+                groups[_SECTION_OF.get(_long_name(param), "Options")].append(record)
         for section, records in groups.items():
             if records:
                 with formatter.section(section):
@@ -251,38 +236,45 @@ def write_brief(
     with formatter.indentation():
         formatter.write_text((command.help or "").split("\n\n")[0])
     examples = getattr(command, "examples", [])
-    write_examples(
-        [example for example in examples if "|" not in example][:EXAMPLES], formatter
-    )
-    found = {
-        max(param.opts, key=len).removeprefix("--"): param for param in command.params
-    }
-    shown = [
-        found[name].get_help_record(ctx)
-        for name in [name for name in MATTERS.split() if name in found][:SHORT]
-    ]
-    records = [
-        (record[0].replace("INTEGER RANGE", "N"), record[1])
-        for record in shown
-        if record is not None
-    ]
+    without_pipes = [example for example in examples if "|" not in example]
+    write_examples(without_pipes[:EXAMPLES], formatter)
+    by_name = {_long_name(param): param for param in command.params}
+    matters = [by_name[name] for name in MATTERS.split() if name in by_name]
+    records: list[tuple[str, str]] = []
+    for param in matters[:SHORT]:
+        record = param.get_help_record(ctx)
+        if record is not None:
+            name, help_text = record
+            short = name.replace("INTEGER RANGE", "N")
+            records.append((short, _first_clause(help_text)))
     if records:
         with formatter.section("Options"):
             names = max(len(name) for name, _ in records) + 4
             width = max(formatter.width - names, 20)
-            formatter.write_dl(
-                [(name, cut(_first_clause(text), width)) for name, text in records],
-                col_max=names,
-            )
+            lines = [(name, cut(clause, width)) for name, clause in records]
+            formatter.write_dl(lines, col_max=names)
     formatter.write_paragraph()
     formatter.write_text(f"All options: {ctx.command_path} --help")
 
 
+def _program_at(words: list[str]) -> int | None:
+    """Where a program begins among the words of a command line; None if none is seen."""
+    for at, word in enumerate(words):
+        if which(word) or word.endswith((".py", ".sh")):
+            return at
+    return None
+
+
+def _long_name(param: click.Parameter) -> str:
+    """The long name of an option without its dashes: ``target``."""
+    return max(param.opts, key=len).removeprefix("--")
+
+
 def _first_clause(text: str) -> str:
     """The first clause of an option's help, without its default."""
-    return re.split(
-        r"(?<=[^.])[.;] |, (?:as|else|or) ", re.sub(r"\s*\[[^]]*\]$", "", text)
-    )[0].rstrip(".")
+    without_default = re.sub(r"\s*\[[^]]*\]$", "", text)
+    clauses = re.split(r"(?<=[^.])[.;] |, (?:as|else|or) ", without_default)
+    return clauses[0].rstrip(".")
 
 
 class Commands(click.Group):

@@ -180,17 +180,9 @@ class LazyGroup(click.Group):
     ) -> tuple[str | None, click.Command | None, list[str]]:
         """Find the command as click does; suggest a similar name if there is none."""
         if args[0] not in COMMANDS and not args[0].startswith("-"):
-            ctx.fail(
-                "; ".join(
-                    filter(
-                        None,
-                        (
-                            f"no command called '{args[0]}'",
-                            suggestion(args[0], COMMANDS),
-                        ),
-                    )
-                )
-            )
+            unknown = f"no command called '{args[0]}'"
+            near = suggestion(args[0], COMMANDS)
+            ctx.fail(f"{unknown}; {near}" if near else unknown)
         return super().resolve_command(ctx, args)
 
     def invoke(self, ctx: click.Context) -> object:
@@ -277,24 +269,23 @@ def main() -> NoReturn:
     for name in ("stdout", "stderr"):
         if getattr(sys, name) is None:  # the caller closed it: `>&-`
             setattr(sys, name, os.fdopen(os.open(os.devnull, os.O_WRONLY), "w"))
-        if isinstance(
-            stream := getattr(sys, name), io.TextIOWrapper
-        ):  # for names that are not UTF-8, and for ASCII terminals
+        stream = getattr(sys, name)
+        if isinstance(stream, io.TextIOWrapper):
+            # for names that are not UTF-8, and for ASCII terminals
             stream.reconfigure(errors="backslashreplace")
     for number in ENDS.values():  # processes that we started must end with us
         if signal.getsignal(number) is signal.SIG_DFL:
             signal.signal(number, _exit_by_signal)
-    if (program := _program()) != "pgle":
+    program = _program()
+    if program != "pgle":
         call_it(program, COMMANDS)
-    gc.set_threshold(
-        100_000, 50, 100
-    )  # our values have no cycles, and the default scans a million of them repeatedly
+    # our values have no cycles, and the default scans a million of them repeatedly
+    gc.set_threshold(100_000, 50, 100)
     code = run(sys.argv[1:])
+    # a traceback while the interpreter ends helps nobody
     for number in (signal.SIGINT, *ENDS.values()):
         if signal.getsignal(number) is not signal.SIG_IGN:
-            signal.signal(
-                number, signal.SIG_DFL
-            )  # a traceback while the interpreter ends helps nobody
+            signal.signal(number, signal.SIG_DFL)
     gc.freeze()  # do not search every module for cycles before the process ends
     sys.exit(code)
 
@@ -318,10 +309,8 @@ def run(arguments: list[str]) -> int:
         line, code = error_line(error)
         if line is None:
             return code
-        if (
-            "--json"
-            in arguments[: arguments.index("--") if "--" in arguments else None]
-        ):
+        own = arguments[: arguments.index("--")] if "--" in arguments else arguments
+        if "--json" in own:
             from pgle.report import text
 
             parts = text.ErrorParts(
@@ -387,10 +376,10 @@ def error_line(error: BaseException) -> tuple[str | None, int]:
             if isinstance(error, _NO_ARGUMENTS):
                 click.echo(error.ctx.get_help() if error.ctx else "")
                 return None, 0
-            usage = (
-                "" if error.ctx is None else f"; try '{error.ctx.command_path} --help'"
-            )
-            return f"{error.format_message().rstrip('.')}{usage}", 2
+            message = error.format_message().rstrip(".")
+            if error.ctx is None:
+                return message, 2
+            return f"{message}; try '{error.ctx.command_path} --help'", 2
         case click.ClickException():
             return error.format_message(), 2
         case KeyboardInterrupt() | click.Abort():
@@ -402,15 +391,12 @@ def error_line(error: BaseException) -> tuple[str | None, int]:
             return None, 0
         case MemoryError():
             return "out of memory; give fewer inputs at once", 2
-        case OSError() if (
-            error.filename
-        ):  # a name is too long, or a folder denies access
+        case OSError() if error.filename:
+            # a name is too long, or a folder denies access
             return f"{error.filename}: {error.strerror}; check the path", 2
         case FileNotFoundError() if not error.filename and not _has_working_directory():
-            return (
-                "the working directory does not exist any more; cd to one that does",
-                2,
-            )
+            gone = "the working directory does not exist any more; cd to one that does"
+            return gone, 2
         case OSError() if error.errno in (errno.ENOSPC, errno.EDQUOT):
             _discard_output()
             return f"the output cannot be written: {error.strerror}; free some space", 2

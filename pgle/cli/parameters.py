@@ -82,7 +82,9 @@ class PathType(click.Path):
         self, value: Any, param: click.Parameter | None, ctx: click.Context | None
     ) -> AnyPath:
         """The path."""
-        needed, ends, remedy = self.kind.needed, self.kind.ends, self.kind.remedy
+        needed = self.kind.needed
+        ends = self.kind.ends
+        remedy = self.kind.remedy
         if value == "-":
             what = NO_PIPE.replace("a file", needed)
             raise UserError(what, where=value, remedy="name one")
@@ -122,12 +124,10 @@ def check_places(ctx: click.Context) -> None:
         is_place = "|" in str(param.metavar) and not ctx.params.get("rounds")
         if param.name == "words" and is_place and (path or ())[:1] == ("-",):
             raise UserError(NO_PIPE, where="-", remedy="name one")
-        if (
-            isinstance(param.type, PathType)
-            and param.type.kind.ends
-            and path is not None
-        ):
-            check_absent(path, force=bool(ctx.params.get("force")), inputs=_inputs(ctx))
+        is_output = isinstance(param.type, PathType) and bool(param.type.kind.ends)
+        if is_output and path is not None:
+            force = bool(ctx.params.get("force"))
+            check_absent(path, force=force, inputs=_inputs(ctx))
 
 
 def _inputs(ctx: click.Context) -> Iterator[AnyPath]:
@@ -200,15 +200,14 @@ def _argument(item: Declared) -> click.Argument:
 
 def _options(item: Declared) -> Iterator[click.Option]:
     """Return the click option of a field. For flags, add the option that reads them from a file."""
-    option, default = item.option, item.default
+    option = item.option
     names = [*option.names.split(), item.name]
     made = partial(_Renamed, names, help=option.help, older=option.older)
     if option.kind == kinds.SWITCH and "/" not in option.names:
         yield made(is_flag=True)
         return
     how: dict[str, Any] = {"multiple": option.is_listed}
-    if option.default is not None:
-        default = option.default
+    default = item.default if option.default is None else option.default
     if default not in (None, ()):
         how["default"] = default
     if option.kind == kinds.SWITCH:
