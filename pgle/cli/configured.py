@@ -89,4 +89,5 @@ def _own(args: list[str]) -> list[str]:
 
 
 def _is_from_file(ctx: click.Context, name: str) -> bool:
+    """Whether the value of a parameter comes from the configuration."""
     return ctx.get_parameter_source(name) is ParameterSource.DEFAULT_MAP

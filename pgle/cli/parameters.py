@@ -182,6 +182,7 @@ def parameters(request: type[Request]) -> Iterator[click.Parameter]:
 
 
 def _argument(item: Declared) -> click.Argument:
+    """The click argument of a field."""
     option = item.option
     # `help.Command` and `check_places` find the words of a command by this name
     name = "words" if isinstance(option.kind, kinds.Words) else item.name
@@ -247,6 +248,7 @@ def _type(kind: kinds.Kind) -> Any:
 
 
 def _whole(rule: Rule) -> click.IntRange:
+    """A click type for whole numbers."""
     most = None if rule.most == math.inf else int(rule.most)
     return click.IntRange(int(rule.least), most)
 

@@ -53,6 +53,7 @@ def show_command(ctx: click.Context, /, path: AnyPath) -> Answer[Any]:
 
 
 def _trace(path: AnyPath) -> Answer[Any]:
+    """What a trace holds."""
     from pgle.report.traces import trace_document, trace_page
     from pgle.trace.summary import summarise_trace
 

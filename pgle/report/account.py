@@ -220,6 +220,7 @@ def to_act(account: Account, lever: Opportunity) -> Sentence:
 
 
 def _clauses(*said: str) -> str:
+    """Join clauses with colons. Empty ones are left out."""
     return ": ".join(filter(None, said))
 
 
@@ -356,6 +357,7 @@ def section(account: Account) -> Section:
 
 
 def _parts(account: Account) -> Iterator[Part]:
+    """A heading, sentences and places for each opportunity, then what the savings refer to."""
     instead = excluded(account.opportunities)
     for number, item in enumerate(account.opportunities, start=1):
         saves = ""
@@ -391,6 +393,7 @@ PLACE = ("in a step", Column("time", Unit.TIME), "where")
 
 
 def _place(place: Place) -> tuple[Value, ...]:
+    """A row for an instruction: its time in a step, and its line and names."""
     about = "; ".join(filter(None, (place.note, place.source, place.op_name)))
     return printable(place.instruction), place.us or None, Cell(printable(about))
 
@@ -449,6 +452,7 @@ def document(account: Account) -> AccountDocument:
 
 
 def _listed_opportunity(account: Account, item: Opportunity) -> ListedOpportunity:
+    """An opportunity in JSON, with its first places and its saving as shares of the step."""
     return ListedOpportunity.of_value(
         item,
         saves=saving_of(account, item),

@@ -283,6 +283,7 @@ def _figures(
 
 
 def _row(item: Attempt) -> tuple[Value, ...]:
+    """A row for an attempt; its figures are empty if it was not compiled."""
     verdict = Cell(item.verdict, _TONES[item.verdict])
     name = f"{item.name}{_at(item)}"
     if item.tried is None or item.gained is None:
@@ -656,6 +657,7 @@ def document(found: Advised, page: Path) -> AdviseDocument:
 
 
 def _figures_of(tried: Tried | None) -> StepFigures:
+    """The step of a program in JSON; without values if it was not compiled."""
     if tried is None:
         return StepFigures()
     control = tried.control
@@ -664,6 +666,7 @@ def _figures_of(tried: Tried | None) -> StepFigures:
 
 
 def _attempts(found: Advised) -> AdvisedAttempts:
+    """Every attempt in JSON, the best one, and what was not tried."""
     untried = (_document_of(found.account, item) for item in found.untried)
     best = None if found.best is None else _attempt(found.best)
     return AdvisedAttempts.of_value(
@@ -676,12 +679,14 @@ def _attempts(found: Advised) -> AdvisedAttempts:
 
 
 def _document_of(known: Account, item: Untried) -> UntriedDocument:
+    """An opportunity or alternative that nobody tried, with what it may save if that is known."""
     if item.opportunity is None:
         return UntriedDocument.of_value(item, expected=None, most=None)
     return UntriedDocument.of_value(item, account.saving_of(known, item.opportunity))
 
 
 def _attempt(item: Attempt) -> TriedAlternatives:
+    """An attempt in JSON: its changes, its step, and how it was judged."""
     return TriedAlternatives(
         alternatives=_alternatives(item.changes),
         figures=_figures_of(item.tried),
@@ -690,6 +695,7 @@ def _attempt(item: Attempt) -> TriedAlternatives:
 
 
 def _alternatives(changes: Sequence[Alternative]) -> Alternatives:
+    """The changes of an attempt. Texts of several changes are joined."""
     return Alternatives(
         kind=" + ".join(change.kind for change in changes),
         where=" + ".join(change.where for change in changes),
@@ -699,6 +705,7 @@ def _alternatives(changes: Sequence[Alternative]) -> Alternatives:
 
 
 def _judged(item: Attempt) -> JudgedAttempt:
+    """The change of the step by an attempt, what is known about values, and the verdict."""
     gained = item.gained
     return JudgedAttempt.of_value(
         item,

@@ -150,6 +150,7 @@ def _modules(step: MeasuredStep) -> str:
 
 
 def _gpu(step: MeasuredStep) -> str:
+    """``H100``; ``CPU devices`` if the trace is of the host."""
     if step.trace.on_host:
         return "CPU devices"
     return "GPU unknown" if step.hardware is None else step.hardware.name.upper()
@@ -244,6 +245,7 @@ def breakdown_table(step: MeasuredStep, *, bars: bool) -> Table:
 
 
 def _part_row(name: str, us: float, step_us: float, *, bars: bool) -> tuple[Value, ...]:
+    """A row for a part of the step: its time, its share, and a bar if bars are drawn."""
     share = us / step_us if step_us > 0 else 0.0
     tone: Tone = "exposed" if name.startswith("exposed") and us else ""
     drawn = bar(share).rstrip() if bars else ""
@@ -569,6 +571,7 @@ def document(found: Analysis) -> AnalyzeDocument:
 
 
 def _step_facts(step: MeasuredStep) -> StepFacts:
+    """The step as a whole, with idle time by cause and other work by kind."""
     kinds = step.parts.of(RowGroup.OTHER)
     other = tuple(KindOfWork(kind, us) for kind, us in kinds.items())
     hardware = None if step.hardware is None else step.hardware.name
@@ -585,11 +588,13 @@ def _step_facts(step: MeasuredStep) -> StepFacts:
 
 
 def _late(found: LateRanks, devices: Sequence[Device]) -> LateDocument:
+    """The waits for the last rank, with the devices that others wait for."""
     ranks = [LateDevice(devices[at], us, count) for at, us, count in found.devices]
     return LateDocument(found.us, found.steps, tuple(ranks))
 
 
 def _details(found: Analysis) -> StepDetails:
+    """Everything that the sections of the page list."""
     step = found.step
     spans = tuple(ListedStep(item, item.step_us) for item in step.parts.steps)
     memory = None
@@ -613,22 +618,26 @@ def _details(found: Analysis) -> StepDetails:
 
 
 def _listed_collective(item: MeasuredCollective) -> ListedCollective:
+    """A collective with its line in the program, and why it is exposed."""
     source = item.instruction.source if item.instruction else ""
     return ListedCollective.of_value(item, source=source, why_exposed=item.why)
 
 
 def _listed_finding(finding: StepFinding) -> ListedFinding:
+    """A finding with its rule, and the source of the rule."""
     rule = RULES[finding.id]
     return ListedFinding.of_value(finding, rule=rule.rule, source=rule.source)
 
 
 def _windows_of_ranks(step: MeasuredStep) -> Iterator[WindowOfRank]:
+    """The window of each rank. Its parts in nanoseconds add up exactly."""
     for window in step.windows:
         device = step.trace.devices[window.device]
         yield WindowOfRank(device, window.steps, **window.parts_ns)
 
 
 def _overlap(overlap: Overlap, step: MeasuredStep) -> OverlapDocument:
+    """What a schedule could hide, and the errors of the profile's costs."""
     collectives = [
         HideableCollective.of_value(item, exposed_us=item.transfer_exposed_us)
         for item in step.exposed_collectives
@@ -642,11 +651,13 @@ def _overlap(overlap: Overlap, step: MeasuredStep) -> OverlapDocument:
 
 
 def _errors(found: ProfileErrors) -> ProfileErrorsDocument:
+    """How far the costs that the scheduler used are from the measured ones."""
     rows = tuple(ListedCostError(row, row.error_us) for row in found.rows)
     return ProfileErrorsDocument.of_value(found, rows=rows)
 
 
 def _against(found: Differences | None) -> AgainstDocument | None:
+    """The other step and its differences from this one; None without another step."""
     if found is None:
         return None
     return AgainstDocument(found, found.delta_us, found.share)

@@ -78,6 +78,7 @@ def linear(
 
 
 def _written(value: float, write: Callable[[float], str]) -> str:
+    """The text of a tick."""
     return write(value) if value else "0"
 
 

@@ -133,6 +133,7 @@ def _events(page: Page, drawn: TimelineData) -> Iterator[Event]:
 
 
 def _name(scene: Scene, record: Sequence[int]) -> BarLabel:
+    """Decode a label from the scene's numbers: its style, whether it is synchronous, its texts."""
     style, sync, *texts = record
     words = (scene.texts[index] for index in texts)
     return BarLabel(Style(style), bool(sync), *words)
@@ -196,6 +197,7 @@ def _busy(panel: ScenePanel, names: Sequence[BarLabel], *styles: Style) -> Inter
 
 
 def _part_events(track: Track, parts: dict[str, Intervals]) -> Iterator[Event]:
+    """A slice for each interval of each part of the step."""
     for name, times in parts.items():
         starts = times.start.tolist()
         ends = times.end.tolist()
@@ -293,12 +295,14 @@ def _saving(item: Advice) -> Event:
 
 
 def _process(number: int, name: str, about: str, place: int) -> Iterator[Event]:
+    """Name a process, and set its place among the others."""
     yield _metadata("process_name", number, {"name": name})
     yield _metadata("process_labels", number, {"labels": about})
     yield _metadata("process_sort_index", number, {"sort_index": place})
 
 
 def _metadata(name: str, process: int, arguments: Event, thread: int = 0) -> Event:
+    """An event that says something about a process, or about one of its threads."""
     found: Event = {"ph": "M", "name": name, "pid": process, "args": arguments}
     if thread:
         found["tid"] = thread
@@ -306,4 +310,5 @@ def _metadata(name: str, process: int, arguments: Event, thread: int = 0) -> Eve
 
 
 def _us(ns: int) -> float:
+    """Nanoseconds in microseconds, the unit of the format."""
     return ns / 1e3

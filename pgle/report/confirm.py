@@ -148,6 +148,7 @@ def _module_rows(items: Sequence[ModuleVerdict]) -> Table:
 
 
 def _module_row(item: ModuleVerdict) -> tuple[Value, ...]:
+    """A row for a module: what XLA did with the profile, how many names it found, the log line."""
     times = f" ×{item.times}" if item.times > 1 else ""
     return (
         shown(f"{name_of(item)}{times}"),

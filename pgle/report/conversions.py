@@ -64,6 +64,7 @@ def convert_page(result: Conversion, following: Commands = ()) -> Page:
 
 
 def _written_to(result: Conversion) -> str:
+    """The path of the profile, or the number of profiles and the first path."""
     first, *others = result.written
     path = printable(str(first.path))
     if not others:
@@ -90,10 +91,12 @@ class CostSum:
 
 
 def _compute(costs: Iterable[Cost]) -> CostSum:
+    """The sum of the costs of compute."""
     return _sum_of(cost for cost in costs if cost.kind not in _NOT_COMPUTE)
 
 
 def _collectives(costs: Iterable[Cost]) -> CostSum:
+    """The sum of the costs of collectives."""
     return _sum_of(cost for cost in costs if cost.kind is CostKind.COLLECTIVE)
 
 
@@ -119,6 +122,7 @@ def costs_line(result: Conversion) -> str:
 
 
 def _programs_table(programs: Iterable[ProgramCosts]) -> Table:
+    """A row for each module that has costs."""
     heads = (
         "module",
         "executions",
@@ -133,6 +137,7 @@ def _programs_table(programs: Iterable[ProgramCosts]) -> Table:
 
 
 def _program_row(found: ProgramCosts) -> tuple[Value, ...]:
+    """A row for a module: the executions used, their span, and its costs by kind."""
     window = found.window
     compute = _compute(found.costs)
     collectives = _collectives(found.costs)
@@ -266,6 +271,7 @@ def convert_document(result: Conversion) -> ConvertDocument:
 
 
 def _converted_module(found: ProgramCosts) -> ConvertedModule:
+    """A module in JSON: the executions used, its costs by kind, contention and skew."""
     program, window = found.program, found.window
     compute = _compute(found.costs)
     collectives = _collectives(found.costs)
@@ -369,6 +375,7 @@ def _origins_table(completions: Sequence[Completion]) -> Table:
 
 
 def _filled_table(filled: Iterable[Cost]) -> Table:
+    """A row for each gap that was filled: its new cost, and where that comes from."""
     rows = (
         (printable(cost.name), printable(cost.opcode), cost.cost_us, cost.origin.value)
         for cost in filled
@@ -413,6 +420,7 @@ def complete_document(
 
 
 def _completed_module(item: Completion) -> CompletedModule:
+    """A module in JSON: how many costs it wanted, had, and got."""
     filled = (FilledCost.of_value(cost, name=cost.full_name) for cost in item.filled)
     return CompletedModule.of_value(
         item,

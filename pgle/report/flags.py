@@ -214,17 +214,22 @@ def _decides(setting: KnownSetting) -> str:
 
 
 def _record(effects: Sequence[Effect]) -> Table:
+    """What others measured when they changed a flag."""
     heads = ("change", "program", "GPUs", Column("more flags", Unit.COUNT), "source")
     return table(heads, map(_effect, effects), shown=REPORTS)
 
 
 def _effect(item: Effect) -> tuple[Value, ...]:
+    """A row for a published measurement of a flag."""
     others = len(item.set) - 1 or None
     source = _THREAD.sub(r"\1#\2", item.source)
     return item.readings, item.program, item.gpus, others, source
 
 
 def _next(setting: KnownSetting) -> Next:
+    """The command that tries another value. A setting that was renamed is explained under its
+    new name.
+    """
     if setting.use:
         return Next.of("flags", "explain", setting.use)
     if not setting.stage:
@@ -234,6 +239,7 @@ def _next(setting: KnownSetting) -> Next:
 
 
 def _value_to_try(setting: KnownSetting) -> str:
+    """A value to try, or a word that the user replaces."""
     if setting.tries:
         return setting.tries[0]
     return "true" if setting.kind == "bool" else "VALUE"
@@ -293,6 +299,7 @@ def _explanation(findings: Iterable[FlagFinding]) -> Next:
 
 
 def _found(finding: FlagFinding) -> tuple[Value, ...]:
+    """A row for a finding: how bad it is, what it is, and what to do."""
     level = Cell(finding.level, LEVELS[finding.level])
     about = f"--{finding.flag}: " if finding.flag else ""
     return level, f"{about}{finding.message}", finding.remedy

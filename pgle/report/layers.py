@@ -67,6 +67,7 @@ def layer_parts(layers: Layers, step: MeasuredStep) -> Iterator[Part]:
 
 
 def _line_row(item: Layer, step_us: float) -> tuple[Value, ...]:
+    """A row for a source line, with the share of the GPU's peak that it reaches."""
     name = short_source(item.name) or "(no line)"
     roof = _of_roof([item])
     return name, item.us, item.us / step_us, item.instructions, roof

@@ -80,6 +80,7 @@ def measured_panels(
 
 
 def _drawing(step: MeasuredStep) -> Drawing:
+    """What all panels share: names, clocks, and how much of the steps fits on a page."""
     names, numbers = _entries(step)
     bars = sum(len(window.rows) + len(window.other) for window in step.windows)
     note = "measured on CPU devices" if step.trace.on_host else "measured"
@@ -149,6 +150,7 @@ def _panel(drawing: Drawing, window: DeviceWindow) -> Panel:
 
 
 def _step_spans(window: DeviceWindow, steps: int, shift_us: float) -> Iterator[Span]:
+    """A span for each drawn step of a device, in microseconds on the shared clock."""
     starts_us = window.spans.start[:steps] / 1e3 + shift_us
     ends_us = window.spans.end[:steps] / 1e3 + shift_us
     ends = zip(starts_us.tolist(), ends_us.tolist(), strict=True)

@@ -58,6 +58,7 @@ def with_pictures(page: Page, found: Analysis) -> Page:
 
 
 def _illustrated(section: Section, pictures: Mapping[str, Chart]) -> Section:
+    """Put a section's picture before its parts. What changed is open from the start."""
     if section.key not in pictures:
         return section
     is_open = section.open or section.key == "changes"
@@ -217,6 +218,7 @@ def _row_bar(
 
 
 def _row_name(name: str) -> str:
+    """A name next to a row, cut to the room there."""
     return cut(printable(name), LONGEST)
 
 
@@ -388,6 +390,7 @@ def _operations(item: MeasuredInstruction) -> float:
 
 
 def _point(item: MeasuredInstruction, hardware: Hardware) -> RooflinePoint:
+    """The place of a kernel in the roofline: one execution, against the GPU's limit."""
     work = item.work
     assert work is not None
     operations = _operations(item)
@@ -508,6 +511,7 @@ def _run(first: int, last: int) -> str:
 
 
 def _plain(value: float) -> str:
+    """A number of an axis: whole ones with thousands, shares with their digits."""
     return f"{value:,.0f}" if value >= 1 else f"{value:g}"
 
 

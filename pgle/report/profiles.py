@@ -194,6 +194,7 @@ def _module_words(module: Json) -> str:
 
 
 def _instructions(summary: Summary) -> Table:
+    """A row for each of the costliest costs, and how many more there are."""
     heads = (
         "instruction",
         Column("cost", Unit.TIME),
@@ -275,6 +276,7 @@ class _FaultGroup:
 
 
 def _fault_groups(findings: Sequence[Oddity]) -> list[_FaultGroup]:
+    """The findings of each fault, those first that matter most."""
     groups: list[_FaultGroup] = []
     for fault in Fault:
         mine = [item for item in findings if item.fault is fault]
@@ -285,6 +287,7 @@ def _fault_groups(findings: Sequence[Oddity]) -> list[_FaultGroup]:
 
 
 def _faults_section(groups: Sequence[_FaultGroup]) -> Section:
+    """Every name with a fault, its costs, and what XLA does with it."""
     rows: list[tuple[Value, ...]] = []
     for group in groups:
         rows += group.rows()
@@ -362,6 +365,7 @@ def profile_document(name: str, summary: Summary) -> ProfileDocument:
 
 
 def _listed_cost(cost: Cost, summary: Summary) -> ListedCost:
+    """A cost in JSON. Its kind may be a guess from its name."""
     return ListedCost.of_value(
         cost,
         name=cost.full_name,
@@ -435,6 +439,7 @@ def _change_counts(diff: ProfileDiff) -> str:
 
 
 def _kinds_table(diff: ProfileDiff) -> Table:
+    """The names and the sum of costs of each kind, in both profiles."""
     names = (Column("old names", Unit.COUNT), Column("new names", Unit.COUNT))
     times = (
         Column("old", Unit.TIME),
@@ -446,6 +451,7 @@ def _kinds_table(diff: ProfileDiff) -> Table:
 
 
 def _kind_row(total: Total) -> tuple[Value, ...]:
+    """A row for a kind of costs in both profiles."""
     change = total.new_us / total.old_us - 1 if total.old_us > 0 else None
     return (
         total.kind.value,
@@ -458,6 +464,7 @@ def _kind_row(total: Total) -> tuple[Value, ...]:
 
 
 def _difference(item: Difference) -> tuple[Value, ...]:
+    """A row for a name: its cost in both profiles, and what changed."""
     change = None
     if item.ratio is not None and math.isfinite(item.ratio):
         change = item.ratio - 1

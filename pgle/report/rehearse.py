@@ -90,6 +90,7 @@ def rehearse_page(
 
 
 def _rehearse_identity(result: Rehearsal) -> tuple[str, ...]:
+    """The module, its GPUs, what compiled it, and where its costs come from."""
     compiled = result.baseline.compiled
     assumed = " (assumed: --devices N)" if result.request.assumed else ""
     return (
@@ -108,6 +109,7 @@ def _rehearse_actions(result: Rehearsal) -> tuple[Advice, ...]:
 
 
 def _rehearse_notes(result: Rehearsal, why: str, picture: Path | None) -> Iterator[str]:
+    """What LHS is, whether kernels matter, what the savings refer to, and what is exposed."""
     request = result.request
     yield f"{LHS_WORDS}."
     yield control.note(result)
@@ -137,6 +139,7 @@ def _rehearse_notes(result: Rehearsal, why: str, picture: Path | None) -> Iterat
 def _rehearse_sections(
     result: Rehearsal, schedules: Sequence[Schedule]
 ) -> Iterator[Section]:
+    """The schedules, the account, both compilations, and whether XLA used the profile."""
     yield from sections(schedules, groups(result.moves), LABELS)
     yield account.section(result.account)
     depends = "Does it depend on autotuning?"
@@ -152,6 +155,7 @@ def _rehearse_tiles(schedules: Sequence[Schedule]) -> tuple[Tile, ...]:
 
 
 def _about(result: Rehearsal) -> tuple[tuple[str, str], ...]:
+    """Where the figures come from: the module, flags, the profile."""
     request = result.request
     fingerprint = result.baseline.compiled.fingerprint
     figures_are = f"predicted from {result.costs_are} costs; no GPU was used"
@@ -465,6 +469,7 @@ def rehearse_document(result: Rehearsal, picture: Path) -> RehearseDocument:
 
 
 def _rehearsed_module(result: Rehearsal) -> RehearsedModule:
+    """The module, its GPUs and the profile, in JSON."""
     request = result.request
     compiled = result.baseline.compiled
     name = result.baseline.module.name
@@ -481,6 +486,7 @@ def _rehearsed_module(result: Rehearsal) -> RehearsedModule:
 
 
 def _side_document(side: CompiledSide) -> SideOfRehearsal:
+    """One schedule in JSON: its step, memory, and what LHS expected."""
     compiled = side.compiled
     parts = side.prediction.timeline.breakdown
     prediction = SidePrediction.of_value(
@@ -499,6 +505,7 @@ def _side_document(side: CompiledSide) -> SideOfRehearsal:
 
 
 def _rehearsed_moves(result: Rehearsal) -> RehearsedMoves:
+    """The collectives that the profile moves, and the others that are exposed."""
     moved: list[MoveDocument] = []
     stayed: list[MoveDocument] = []
     for move in result.moves:

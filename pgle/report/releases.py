@@ -97,6 +97,7 @@ def step_words(found: Controlled, release: str) -> tuple[str, Tone]:
 
 
 def _longer(share: float) -> str:
+    """``1.4 % longer``; ``unchanged`` if the change would be rounded to nothing."""
     return "unchanged" if abs(share) < ROUNDED else longer(share)
 
 
@@ -149,16 +150,19 @@ def _count(facts: ProgramFacts) -> str:
 
 
 def _asynchronous(facts: ProgramFacts) -> str:
+    """How many of the collectives are asynchronous."""
     count = sum(use.asynchronous for use in facts.collectives.values())
     return f"{count:,}"
 
 
 def _types(facts: ProgramFacts) -> str:
+    """The matrix products by their types, the most frequent first."""
     ordered = sorted(facts.products.items(), key=lambda item: -item[1])
     return some([f"{count:,} {types}" for types, count in ordered], _MOST)
 
 
 def _fusions(facts: ProgramFacts) -> str:
+    """The number of fusions."""
     names = (name for name in facts.kernels if name.startswith("fusion "))
     count = sum(facts.kernels[name] for name in names)
     return f"{count:,}"
@@ -169,6 +173,7 @@ def _memory(facts: ProgramFacts) -> str:
 
 
 def _place(found: Upgrade) -> str:
+    """Where the order of collectives begins to differ from the first release."""
     order = found.exact.order
     return SAME if order is None else f"differs from no. {order.position:,} on"
 
@@ -178,10 +183,14 @@ def _fingerprint(found: Upgrade) -> str:
 
 
 def _carried(found: Upgrade) -> str:
+    """The share of a profile's time that the other release still finds."""
     return figures.share(found.carried_share)
 
 
 def _equals(found: Upgrade) -> str:
+    """How many instructions of the later release have no equal in the first one, and how many it
+    has.
+    """
     instructions = sum(found.after.facts.work.values())
     return f"{found.exact.come:,} of {instructions:,}"
 
@@ -214,6 +223,7 @@ def _times(steps_us: Sequence[float]) -> list[str]:
 
 
 def _notes(found: ReleasesResult) -> Iterator[str]:
+    """The exact differences of each release, then what they do to the step."""
     controls = (item.rehearsal.control for item in found.releases)
     flags = {control.flag for control in controls if control is not None}
     if flags:
@@ -254,17 +264,20 @@ def change_lines(found: Upgrade) -> Iterator[str]:
 
 
 def _use(use: CollectiveUse) -> str:
+    """``12 (8 asynchronous, 1.50 GiB)``: the collectives of a kind."""
     size = figures.size(use.size_bytes)
     return f"{use.count:,} ({use.asynchronous:,} asynchronous, {size})"
 
 
 def _real(found: Upgrade, kind: str) -> str:
+    """Mark a difference that only one of both compilations shows."""
     if found.control is None:
         return ""
     return "" if kind in found.control.collectives else " (not in the control)"
 
 
 def _order_line(found: Upgrade, order: Difference) -> str:
+    """Name the first collective that two releases start in another order."""
     before, after = (str(side.collective or "nothing more") for side in order.sides)
     devices = some(map(str, order.communicator), _MOST)
     return (
@@ -274,11 +287,13 @@ def _order_line(found: Upgrade, order: Difference) -> str:
 
 
 def _pairs(counts: Mapping[str, tuple[int, int]]) -> str:
+    """``f32 × f32 12 → 14``: counts before and after."""
     words = [f"{name} {old:,} → {new:,}" for name, (old, new) in counts.items()]
     return some(words, _MOST)
 
 
 def _flag_line(flag: FlagChange, found: Upgrade) -> str:
+    """Name a flag of the user that one of both releases does not know."""
     gone_from = found.after if flag.after is None else found.before
     words = f"--{flag.name} is unknown to jaxlib {gone_from.by.release}"
     return f"{words}; use {flag.instead}" if flag.instead else words
@@ -288,6 +303,7 @@ def _flag_line(flag: FlagChange, found: Upgrade) -> str:
 
 
 def _kernels(found: ReleasesResult) -> tuple[Table | Prose, ...]:
+    """The kernels of each release whose number differs from the first."""
     parts: list[Table | Prose] = []
     heads = (
         "kind",
@@ -307,6 +323,7 @@ def _kernels(found: ReleasesResult) -> tuple[Table | Prose, ...]:
 
 
 def _control_pair(control: ProgramChanges | None, name: str) -> str:
+    """The same counts in the second compilation; ``same`` if they do not differ."""
     if control is None:
         return ""
     pair = control.kernels.get(name)
@@ -314,6 +331,7 @@ def _control_pair(control: ProgramChanges | None, name: str) -> str:
 
 
 def _defaults(found: ReleasesResult) -> tuple[Table, ...]:
+    """The flags whose default differs, unless the user sets them."""
     rows: list[tuple[Value, ...]] = []
     for item in found.upgrades:
         release = item.after.by.release
@@ -448,6 +466,7 @@ def releases_document(found: ReleasesResult) -> ReleasesDocument:
 
 
 def _release(item: Release) -> ReleaseDocument:
+    """What a release compiled, in JSON."""
     facts = item.facts
     control = item.control_facts
     compiled = item.rehearsal.baseline.compiled
@@ -466,6 +485,7 @@ def _release(item: Release) -> ReleaseDocument:
 
 
 def _steps(side: Schedules) -> CompiledSteps:
+    """The steps of one compilation, without and with a profile, in microseconds."""
     return CompiledSteps(
         step_us=side.baseline.step_us,
         exposed_us=side.baseline.exposed_us,
@@ -475,6 +495,7 @@ def _steps(side: Schedules) -> CompiledSteps:
 
 
 def _upgrade(item: Upgrade) -> UpgradeDocument:
+    """What changes from the first release to a later one, in JSON."""
     return UpgradeDocument.of_value(
         item,
         releases={"from": item.before.by.release, "to": item.after.by.release},
@@ -499,6 +520,7 @@ def _order_change(found: Difference) -> OrderChange:
 
 
 def _step_gain(found: Controlled) -> StepGain:
+    """The share of the step that a release saves. It depends on autotuning if its sign does."""
     gain = settled(found)
     return StepGain(
         depends=gain is None,

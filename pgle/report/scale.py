@@ -109,6 +109,7 @@ def _identity(found: Scaling, module: str) -> tuple[str, ...]:
 
 
 def _tone(found: Scaling) -> Tone:
+    """The tone of the verdict: bad if nothing fits, a warning if something is lost or unsure."""
     if not found.answer.good:
         return "bad"
     depends = scale_control.depends_words(found)
@@ -118,6 +119,7 @@ def _tone(found: Scaling) -> Tone:
 
 
 def _all_notes(found: Scaling, path: Path | None) -> Iterator[str]:
+    """The largest levers, the notes, which step savings refer to, and the page."""
     yield from scale_account.lever_lines(found)
     yield from _notes(found)
     yield scale_account.base_line(found)
@@ -167,6 +169,7 @@ def _without(found: Scaling) -> list[str]:
 
 
 def _largest_fact(found: Scaling) -> str:
+    """How far the program scales; if it has no step that fits, why."""
     answer = found.answer
     if answer.first is None:
         return f"No step at any size: {_brief(answer.rows[0].row.failure)}"
@@ -184,12 +187,14 @@ def _largest_fact(found: Scaling) -> str:
 
 
 def _too_large(row: ScaleRow) -> str:
+    """Say how much memory a step needs, and how much there is."""
     needs = figures.size(row.memory_bytes)
     limit = figures.size(row.limit_bytes)
     return f"Does not fit: {needs} on {gpus(row)}, where jax's allocator has {limit}"
 
 
 def _step_of_one_size(found: Scaling, best: Judged) -> str:
+    """The step of the best variant, and how far it leads."""
     variant = f"{_named(best.row)}: " if best.row.values else ""
     step = figures.time(best.step_us)
     ahead = _ahead(found, best)
@@ -274,6 +279,7 @@ def _ends(low: str, high: str) -> str:
 
 
 def _finite(time_us: float) -> float | None:
+    """A time; None if it is infinite, because a figure cannot show that."""
     return None if time_us == inf else time_us
 
 
@@ -286,6 +292,7 @@ _FITS: Mapping[bool | None, Cell] = {
 def _row(
     item: Judged, names: Sequence[str], step: str, refuses: bool
 ) -> tuple[Value, ...]:
+    """A row of the table. A size without a step has no figures."""
     row = item.row
     values = (printable(row.shown.get(name, "")) for name in names)
     head: tuple[Value, ...] = (row.devices, *values)
@@ -342,6 +349,7 @@ def _brief(failure: str) -> str:
 
 
 def _range(item: Judged) -> str:
+    """``654 µs … 1.13 ms``: the range of a step; its upper end may be unknown."""
     low_us, high_us = item.interval_us
     low = figures.time(low_us)
     if high_us == inf:
@@ -350,6 +358,7 @@ def _range(item: Judged) -> str:
 
 
 def _links(item: Exposed) -> str:
+    """``8 hosts``, or the GPU's own links within a host."""
     return many(item.hosts, "host") if item.hosts > 1 else item.fabric
 
 
@@ -380,6 +389,7 @@ def _efficiency_note(found: Scaling) -> Iterator[str]:
 
 
 def _refused_notes(found: Scaling) -> Iterator[str]:
+    """Say which sizes have no step and why, and the remedy if a batch does not divide."""
     refused = _refused(found)
     if found.answer.first or len(refused) > 1:
         for reason, rows in refused.items():
@@ -470,6 +480,7 @@ def _limit_notes(found: Scaling) -> Iterator[str]:
 
 
 def _sections(found: Scaling) -> Iterator[Section]:
+    """The charts, then a section for each kind of figures, and what is not known."""
     answer = found.answer
     rows = answer.with_step
     if len(answer.best) > 1:
@@ -554,6 +565,7 @@ def _network_links(item: Exposed) -> str:
 
 
 def _memory_section(rows: Sequence[Judged]) -> Section:
+    """The device memory of every row, as XLA reports it."""
     heads = (
         *SIZE,
         Column("arguments", Unit.SIZE),
@@ -571,6 +583,7 @@ def _memory_section(rows: Sequence[Judged]) -> Section:
 
 
 def _refused_section(found: Scaling) -> Section:
+    """Every size without a step, with the whole reason."""
     refused = (item.row for item in found.answer.rows if item.row.failure)
     cells = ((*size_of(row), printable(row.failure)) for row in refused)
     content = table((*SIZE, "why"), cells)
@@ -795,6 +808,7 @@ def document(found: Scaling, page: Path) -> ScaleDocument:
 
 
 def _row_document(item: Judged, found: Scaling) -> RowDocument:
+    """A row in JSON. Without a step it has its size and the reason."""
     row = item.row
     size = SizeDocument.of_value(row, failure=row.failure or None)
     if row.failure:

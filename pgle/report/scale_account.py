@@ -133,6 +133,7 @@ def measure(found: Scaling, row: ScaleRow) -> Next | None:
 
 
 def _trial(found: Scaling, row: ScaleRow) -> SizeTrial:
+    """The size and values of a row, which fill the words of its commands."""
     values = tuple(row.values.items())
     return SizeTrial(row.devices, found.hardware.devices_per_host, values)
 

@@ -88,6 +88,7 @@ def _network_culprit(found: Scaling, item: Judged) -> Exposed | None:
 
 
 def _keep_inside(culprit: Exposed, why: str) -> Advice:
+    """Advise a mesh whose communication in every layer stays inside a host."""
     title = f"Keep the mesh axis of the {culprit.kind} inside a host"
     reasons = ("it moves activations in every layer", why)
     return Advice(title, None, "; ".join(filter(None, reasons)))
@@ -126,6 +127,7 @@ def _expected(action: Advice) -> float:
 
 
 def _to_fit(found: Scaling, row: ScaleRow) -> Advice:
+    """Say how much memory a step lacks, and how to make it fit."""
     fit = found.request.fit or "batch"
     finds = f"--fit {fit} finds the largest that fits"
     remedy = f"write {{{fit}}} in the command, and {finds}"

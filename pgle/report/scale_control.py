@@ -120,6 +120,7 @@ def section(found: Scaling) -> tuple[Prose | Table, ...]:
 
 
 def _row(one: Judged, two: Judged) -> tuple[Value, ...]:
+    """A row for one size in both compilations."""
     return (
         *size_of(one.row),
         one.step_us,

@@ -174,6 +174,7 @@ def _exposed_times(group: ExposedGroup) -> str:
 
 
 def _why_exposed(group: ExposedGroup) -> str:
+    """Why collectives are exposed, or were before."""
     if group.is_left:
         return group.why
     return f"was: {group.why}" if group.why else "at most 5 % of each"
@@ -212,6 +213,7 @@ _TIMES = (Column("executions", Unit.COUNT), Column("time", Unit.TIME))
 
 
 def _groups(found: Sequence[ExposedGroup], labels: tuple[str, str]) -> Table:
+    """A row for each group of collectives, with its exposed time in both schedules."""
     is_one = labels[0] == labels[1]
     exposed = [Column(f"exposed: {label}", Unit.TIME) for label in labels]
     if is_one:

@@ -117,6 +117,7 @@ def steps_line(result: StageResult) -> str:
 
 
 def _about(result: StageResult) -> Iterator[str]:
+    """The program, its flags and traces, and what a simulated step assumes."""
     facts = result.facts
     request = result.request
     is_profile = request.stage == "profile"
@@ -204,6 +205,7 @@ def _auto_notes(result: AutoResult) -> Iterator[str]:
 
 
 def _auto_modules(result: AutoResult) -> Iterator[str]:
+    """A line for each module that AutoPGLE compiled again or took from the cache."""
     for name, size in result.recompiled.items():
         yield f"{name}: compiled again with {size:,} bytes of costs"
     for name in result.loaded:
@@ -311,6 +313,7 @@ class Stages:
             self._begin(name, why)
 
     def _begin(self, name: str, why: str) -> None:
+        """Say that a stage begins; show a live line if no program prints its own."""
         self._stage = name
         self._again = why.removeprefix("again, ")
         self._since = time.monotonic()
@@ -339,6 +342,7 @@ class Stages:
             self._compared(part.comparison)
 
     def _compared(self, comparison: Comparison | None) -> None:
+        """Print the verdict of the comparison as the last stage."""
         self._stage = STAGES[-1]
         self._again = ""
         words = "too few steps"
@@ -355,6 +359,7 @@ class Stages:
         return f"[{number}/{len(STAGES)}] {self._stage:<{width}}  "
 
     def _print(self, line: str) -> None:
+        """Print what a stage did, how long it took, and why it ran again."""
         if text.quiet:
             return
         again = f" · again: {self._again}" if self._again else ""
@@ -415,6 +420,7 @@ def _run_notes(result: Pipeline) -> Iterator[str]:
 
 
 def _verdict(result: Pipeline) -> tuple[str, Tone]:
+    """Say what failed first; else whether the step got faster."""
     if not result.covered:
         share = figures.share(_covered(result.coverage))
         return f"FAILED: the profile covers only {share} of the baseline's step", "bad"

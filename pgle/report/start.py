@@ -74,6 +74,7 @@ def _commands(sight: Sight) -> Commands:
 
 
 def _empty_folder(note: str) -> Page:
+    """Say what to type in a folder that has no file of pgle."""
     return Page(
         title="pgle",
         identity=("No trace, profile, dump or run of pgle in this folder.",),
@@ -240,6 +241,7 @@ def _runs(diagnosis: Diagnosis) -> Iterator[Next]:
 
 
 def _check_row(check: MachineCheck) -> tuple[Value, ...]:
+    """A row for a check: its verdict, and what it found."""
     return *_verdict_cells(check), check.found
 
 
@@ -248,6 +250,7 @@ def _verdict_cells(check: MachineCheck) -> tuple[Value, ...]:
 
 
 def _problem_row(check: MachineCheck) -> tuple[Value, ...]:
+    """A row for a check that is not ok, with the first sentence of what it found."""
     sentence, _, _ = check.found.partition(". ")
     remedy = "type the line below" if check.command else check.remedy
     return *_verdict_cells(check), cut(sentence, FOUND), remedy
@@ -281,5 +284,6 @@ def proof_page(proof: Chain) -> Page:
 
 
 def _link_row(link: ChainLink) -> tuple[Value, ...]:
+    """A row for a link of the chain: whether it works, and the evidence."""
     mark = Cell("ok", "good") if link.ok else Cell("FAILED", "bad")
     return link.name, mark, link.found, link.proves

@@ -85,6 +85,7 @@ def _rest_row(name: str, us: float, found: Differences) -> tuple[Value, ...]:
 
 
 def _step_row(found: Differences) -> tuple[Value, ...]:
+    """The whole step before and after."""
     label = Cell("step", "head")
     times = (found.before.step_us, found.after.step_us, found.delta_us)
     return label, "", *times, found.share
@@ -142,6 +143,7 @@ def difference_sections(found: Differences) -> tuple[Section, ...]:
 
 
 def _all_changes(found: Differences) -> Table:
+    """Every change that is large enough, then the sum of the others."""
     rows = [_change_row(change) for change in found.changes]
     rows.append(_rest_row("smaller changes together", found.other_us, found))
     names = [*(change.name for change in found.changes), ""]

@@ -76,6 +76,7 @@ def _hlo_sections(step: MeasuredStep) -> Iterator[Section]:
 
 
 def _findings(found: Sequence[StepFinding]) -> Iterator[Part]:
+    """Each finding with its number, its evidence in the step, and what to do."""
     if not found:
         yield Prose("No finding.")
     for place, finding in enumerate(found, start=1):
@@ -90,12 +91,14 @@ def _findings(found: Sequence[StepFinding]) -> Iterator[Part]:
 
 
 def _evidence_row(row: EvidenceRow) -> tuple[Value, ...]:
+    """A row for an instruction that shows the finding."""
     scope = short_scope(row.op_name.partition("[")[0])
     why = "; ".join(filter(None, (row.note, scope)))
     return printable(short_scope(row.name)), row.us or None, printable(why)
 
 
 def _sentence(words: str) -> str:
+    """Words as a sentence; empty if there are none."""
     return account.sentence(words) if words else ""
 
 
@@ -150,6 +153,7 @@ def _steps(step: MeasuredStep) -> Iterator[Part]:
 
 
 def _span_row(item: StepTime) -> tuple[Value, ...]:
+    """A row for a step: how long it runs, and the pause after it."""
     slow = Cell("slow", "warn") if item.is_slow else ""
     return str(item.execution), item.span_us, item.pause_us, item.step_us, slow
 
@@ -173,6 +177,7 @@ def _instructions(step: MeasuredStep) -> Table:
 
 
 def _instruction_row(item: MeasuredInstruction, step_us: float) -> tuple[Value, ...]:
+    """A row for an instruction: its executions in a step, one of them, and all."""
     cost = item.cost
     share = item.us / step_us
     shape = cut(cost.shape, _MOST_SHAPE)
@@ -228,6 +233,7 @@ def _collectives(step: MeasuredStep) -> Iterator[Part]:
 
 
 def _collective_row(item: MeasuredCollective) -> tuple[Value, ...]:
+    """A row for a collective: its times, and its bandwidth against the link's peak."""
     link = item.link
     return (
         printable(item.name),
@@ -314,5 +320,6 @@ def _of_limit(memory: Memory) -> str:
 
 
 def _live(item: LiveValue) -> tuple[Value, ...]:
+    """A row for a buffer alive at the peak."""
     what = f"{cut(item.shape, _MOST_SHAPE)} {short_source(item.source)}"
     return printable(item.name), item.size_bytes, what

@@ -63,6 +63,9 @@ _ENDLESS = re.compile(rf"[^\n]{{{LONGEST_LINE + 1},}}")
 
 
 def _drawable(item: Any) -> Any:
+    """A text as it is printed: lines have an end, commands begin as the user types them, and
+    numbers stay with their units.
+    """
     if not isinstance(item, str):
         return item
     return _UNIT.sub(
@@ -115,6 +118,7 @@ class Screen(Console):
         return self.is_terminal or os.environ.get("COLUMNS", "").isdecimal()
 
     def _wrapped(self, item: Any) -> Text:
+        """Break lines between words. A command continues after a backslash."""
         lines: list[str] = []
         for line in str(item).split("\n"):
             if cell_len(line) <= self.width or _INSTALLS.match(line):
@@ -364,6 +368,7 @@ def console() -> Screen:
 
 
 def _width(stream: TextIO) -> int:
+    """The width of the reader's lines; 100 if it is unknown."""
     asked = os.environ.get("COLUMNS", "")
     columns = int(asked) if asked.isdecimal() and len(asked) < 10 else 0
     if not columns and stream.isatty():
@@ -487,6 +492,7 @@ def _said_first(name: str, values: Iterable[object]) -> object:
 
 
 def _plain_fields(value: DataclassInstance) -> dict[str, Any]:
+    """The fields of a dataclass as JSON types. Flat ones are merged into it."""
     found: dict[str, Any] = {}
     for item in fields(value):
         inner = getattr(value, item.name)
@@ -673,6 +679,7 @@ def _compiling(running: Mapping[str, CompilerPhase]) -> str:
 
 
 def _redrawn(line: Line, ended: threading.Event) -> None:
+    """Draw a line again and again on a terminal, until the work ends."""
     turn = 0
     while not ended.wait(TURN_S if turn else FIRST_S):
         mark = SPINNER[turn % len(SPINNER)]
@@ -684,5 +691,6 @@ def _redrawn(line: Line, ended: threading.Event) -> None:
 
 
 def _logged(line: Line, ended: threading.Event) -> None:
+    """Print a line from time to time if there is no terminal."""
     while not ended.wait(LOG_S):
         terminal.say(f"pgle: {line.text(time.monotonic())}")

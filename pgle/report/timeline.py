@@ -137,6 +137,7 @@ def _step_bar(name: str, parts: Breakdown, longest_us: float) -> Bar:
 
 
 def _of_step(us: float, parts: Breakdown) -> str:
+    """``28.0 % of the step``."""
     share = figures.share(us / max(parts.step_us, 1e-9))
     return f"{share} of the step"
 
@@ -341,6 +342,7 @@ def panel_of(
 
 
 def _loop_span(loop: Loop) -> Span:
+    """A loop as a span. Its folded iterations are drawn as one."""
     return Span(
         label=f"{printable(loop.name)}, {loop.trips} iterations",
         start_us=loop.start_us,
@@ -495,11 +497,13 @@ def _shares(busy: Intervals, edges: npt.NDArray[np.float64]) -> npt.NDArray[np.f
 
 
 def _shades(shares: npt.NDArray[np.float64]) -> str:
+    """A character for each column, the darker the busier."""
     levels = np.ceil(shares * (len(_SHADES) - 1) - 1e-9).astype(int)
     return "".join(_SHADES[level] for level in levels).rstrip()
 
 
 def _mark(share: float) -> str:
+    """A mark below a column in which the GPU waits."""
     if share > 0.5:
         return "^"
     return "'" if share > 0.05 else " "
@@ -557,6 +561,7 @@ def _panel_data(panel: Panel, places: npt.NDArray[np.int64]) -> ScenePanel:
 
 
 def _span_data(span: Span) -> SceneSpan:
+    """Encode a span, with its times in ns."""
     return SceneSpan(
         label=printable(span.label),
         start=_ns(span.start_us),
@@ -585,4 +590,5 @@ def _lane_data(lane: Lane, places: npt.NDArray[np.int64]) -> SceneLane:
 
 
 def _ns(time_us: float) -> int:
+    """Microseconds as whole nanoseconds."""
     return round(time_us * 1e3)

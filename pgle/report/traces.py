@@ -78,6 +78,7 @@ def _left_executions(summary: TraceSummary) -> Iterator[str]:
 
 
 def _modules(summary: TraceSummary) -> Table:
+    """A row for each module: its steady executions, and its time."""
     heads = (
         "module",
         "steady",
@@ -90,6 +91,7 @@ def _modules(summary: TraceSummary) -> Table:
 
 
 def _module_row(item: ModuleSummary) -> tuple[Value, ...]:
+    """A row for a module. Its span is unknown if no execution is steady."""
     name = printable(item.module.name)
     if item.module.program_id is not None:
         name = f"{name} ({item.module.program_id})"
@@ -105,6 +107,7 @@ def _module_row(item: ModuleSummary) -> tuple[Value, ...]:
 
 
 def _instructions(summary: TraceSummary) -> Table:
+    """A row for each instruction, the costliest first."""
     heads = (
         "instruction",
         "kind",
@@ -116,11 +119,13 @@ def _instructions(summary: TraceSummary) -> Table:
 
 
 def _instruction_row(item: InstructionSummary) -> tuple[Value, ...]:
+    """A row for an instruction. Without HLO its kind is guessed from its name."""
     kind = f"{item.kind}?"  # guessed from the name
     return printable(item.name), kind, item.launches, item.gpu_time_us, item.share
 
 
 def _devices(summary: TraceSummary) -> Table:
+    """A row for each device: its activities, and how long it was busy."""
     counts = (
         Column("JAX id", Unit.COUNT),
         Column("streams", Unit.COUNT),

@@ -101,6 +101,7 @@ def tune_page(found: Tuning, following: Commands, picture: Path | None = None) -
 
 
 def _drawn_sides(found: Tuning) -> list[DrawnSide]:
+    """The schedules of `_sides`, with their collectives in groups."""
     sides: list[DrawnSide] = []
     for label, side in _sides(found):
         timeline = side.prediction.timeline
@@ -134,6 +135,7 @@ def _identity(found: Tuning) -> tuple[str, ...]:
 def _notes(
     found: Tuning, sides: Sequence[DrawnSide], picture: Path | None
 ) -> Iterator[str]:
+    """How it was judged, what the savings refer to, and what follows from the search."""
     yield STAGE if _by_control(found) is None else f"control: {SMALLER}; {STAGE}"
     yield f"{VARIATIONS}."
     yield account.note(found.account)
@@ -152,6 +154,7 @@ def _notes(
 
 
 def _sections(found: Tuning, sides: Sequence[DrawnSide]) -> Iterator[Section]:
+    """The schedules, the account, every trial, and the proof."""
     last = sides[-1]
     schedules = [side.schedule for side in sides]
     labels = (last.schedule.label, last.schedule.label)
@@ -169,6 +172,7 @@ def _tiles(sides: Sequence[DrawnSide]) -> tuple[Tile, ...]:
 
 
 def _about(found: Tuning) -> tuple[tuple[str, str], ...]:
+    """Where the figures come from: the module, flags, costs."""
     count = found.tuned.trial.modelled
     modelled = "its collectives are the profile's"
     if count:
@@ -217,6 +221,7 @@ def exported(found: Tuning) -> str:
 
 
 def _words(trial: Trial) -> list[str]:
+    """The flags of a trial as words of a command line."""
     return [f"--{name}={value}" for name, value in trial.flags.items()]
 
 
@@ -255,6 +260,7 @@ def _by_control(found: Tuning) -> float | None:
 
 
 def _heads(found: Tuning) -> list[str | Column]:
+    """The heads of the rows that `_row` makes."""
     mean = f"mean of {len(found.pgle.trial.worlds_us)}"
     return [
         "setting",
@@ -476,6 +482,7 @@ def _best_so_far(seen: Sequence[Trial]) -> str:
 
 
 def _change(trial: Trial, other: Trial) -> str:
+    """The mean change of the step from another trial, over all variations."""
     return figures.change(judge(trial.worlds_us, other.worlds_us).mean)
 
 
@@ -573,6 +580,7 @@ def document(found: Tuning, page: Path) -> TuneDocument:
 
 
 def _head_document(found: Tuning) -> TuneHead:
+    """The verdict and the setting that is the answer, in JSON."""
     pgle = found.pgle
     tuned = found.tuned.trial
     steps = TunedSteps(
@@ -592,6 +600,7 @@ def _head_document(found: Tuning) -> TuneHead:
 
 
 def _proof_document(proof: Proven | None) -> TuneProof:
+    """The proof in JSON; without values if no flags were accepted."""
     if proof is None:
         return TuneProof()
     control = proof.control
@@ -605,6 +614,7 @@ def _proof_document(proof: Proven | None) -> TuneProof:
 
 
 def _trial_document(found: Tuning, trial: Trial) -> TrialDocument:
+    """A trial in JSON, compared with the profile alone if it compiles."""
     if trial.step_us is None:
         return TrialDocument.of_value(trial, exposed_us=None, worlds=None)
     worlds = judge(trial.worlds_us, found.pgle.trial.worlds_us)

@@ -116,6 +116,7 @@ def after_coverage(
 
 
 def _commands(hints: Sequence[Sentence]) -> Commands:
+    """The commands of the hints; if they have none, the first hint, or to measure the program."""
     commands = tuple(chain.from_iterable(hint.commands for hint in hints))
     again = Sentence.todo("measure this program with ", PROFILE)
     return commands or tuple(hints[:1]) or (again,)
@@ -137,6 +138,7 @@ def _names(profile: str, module: ModuleCoverage) -> str:
 
 
 def _unused_line(unused: Sequence[Cost]) -> str:
+    """Say how many costs no module uses, and their sum."""
     total_us = sum(cost.cost_us for cost in unused if cost.is_valid)
     costs = many(len(unused), "cost")
     return f"{costs} unused, {figures.time(total_us)} (--section unused)"
@@ -218,6 +220,7 @@ def _has_costs(coverage: Coverage, bounds: Bounds) -> str:
 def _sections(
     module: ModuleCoverage, coverage: Coverage, hints: Sequence[Sentence]
 ) -> Iterator[Section]:
+    """What is covered, the gaps, costs that nothing uses, and what to do."""
     yield Section("coverage", "What is covered", tuple(_covered(module, coverage)))
     if module.gaps:
         yield _gaps_section(module)
@@ -230,6 +233,7 @@ def _sections(
 
 
 def _gaps_section(module: ModuleCoverage) -> Section:
+    """The instructions without a cost, and what their weight means."""
     weights = "Weight: the time that it probably takes or that XLA assumes, whichever is more."
     if module.is_modelled:
         weights = "XLA (jaxlib ≥ 0.10.2) models the time of a gap."
@@ -238,6 +242,7 @@ def _gaps_section(module: ModuleCoverage) -> Section:
 
 
 def _covered(module: ModuleCoverage, coverage: Coverage) -> Iterator[Part]:
+    """Counts and times that the profile covers, and how the names were compared."""
     counts = (Column("covered", Unit.COUNT), Column("of", Unit.COUNT))
     instructions = _share_row("instructions", module.count)
     collectives = _share_row("collectives", module.collectives)
@@ -288,6 +293,7 @@ def _gaps(module: ModuleCoverage, most: int) -> Table:
 
 
 def _gap_row(gap: Gap, module: ModuleCoverage) -> tuple[Value, ...]:
+    """A row for an instruction without a cost: its estimate, and what XLA assumes."""
     total_us = module.time.total
     weight = gap.weight_us / total_us if total_us else None
     assumed = _assumed(gap, is_modelled=module.is_modelled)
@@ -325,6 +331,7 @@ def _off(module: ModuleCoverage) -> Iterator[str]:
 
 
 def _warnings(coverage: Coverage) -> Iterator[str]:
+    """The warnings of the check, and how many names XLA reads otherwise."""
     yield from coverage.warnings
     faults = Counter(item.fault for item in coverage.findings)
     odd = [f"{faults[fault]} {fault.value}" for fault in Fault if faults[fault]]

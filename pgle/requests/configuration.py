@@ -151,6 +151,7 @@ def _check(found: Configuration) -> None:
 
 
 def _unknown(key: str, where: str, known: set[str]) -> UserError:
+    """The error for a key that nothing takes, with the most similar one that is known."""
     near = suggestion(key, sorted(known - {""}))
     remedy = near or "keys are the long names of options: target, devices, network"
     return UserError(f"no command has '{key}'", where=where, remedy=remedy)
@@ -173,6 +174,7 @@ def _is_meant(item: Declared, given: Any) -> bool:
 
 
 def _shown(given: Any) -> str:
+    """A value as TOML writes it."""
     return str(given).lower() if isinstance(given, bool) else str(given)
 
 

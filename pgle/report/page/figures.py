@@ -183,6 +183,7 @@ def _cell(
     signed: bool = False,
     least: float = 0.0,
 ) -> str:
+    """A figure in the unit of its column; ``–`` for nothing."""
     if value is None or abs(value) <= least:
         return NONE
     sign = _sign(value) if signed else _minus(value)
@@ -215,6 +216,7 @@ def _minus(value: float) -> str:
 
 
 def _rate(value: float | None) -> str:
+    """A number with three significant digits, or a whole one from 1,000 on."""
     if value is None:
         return NONE
     return f"{value:,.3g}" if abs(value) < 1000 else f"{value:,.0f}"

@@ -81,6 +81,7 @@ def show(page: Page, *, sections: Sequence[str] = ()) -> None:
 
 
 def _check_sections(page: Page, keys: Sequence[str]) -> None:
+    """Refuse the key of a section that this page does not have."""
     known = [section.key for section in page.sections]
     for key in keys:
         if key in known or key in page.silent:
@@ -125,6 +126,7 @@ def _next(screen: text.Screen, page: Page, everything: bool) -> None:
 
 
 def _mark(tone: str) -> str:
+    """The sign before a verdict; empty if the terminal cannot show it."""
     mark = MARKS.get(tone, "")
     try:
         mark.encode(sys.stdout.encoding or "ascii")
@@ -134,6 +136,7 @@ def _mark(tone: str) -> str:
 
 
 def _table(screen: text.Screen, content: Table, everything: bool) -> None:
+    """Print the first rows of a table, and how many more there are."""
     drawn = content.drawn()
     first = drawn.rows
     option = "--json"  # that lists the rows that are left
@@ -183,6 +186,7 @@ def _actions(screen: text.Screen, actions: Sequence[Advice], everything: bool) -
 
 
 def _section(screen: text.Screen, section: Section, everything: bool) -> None:
+    """Print the heading and parts of a section."""
     screen.print()
     screen.print(printable(section.heading), style="bold")
     for part in section.parts:
@@ -264,6 +268,7 @@ def _escaped(content: str) -> str:
 
 
 def _block(part: Part) -> str:
+    """A part of a section in Markdown."""
     if isinstance(part, Table):
         return _rows(part)
     if isinstance(part, TimelineData):
@@ -277,6 +282,7 @@ def _block(part: Part) -> str:
 
 
 def _rows(content: Table) -> str:
+    """A table in Markdown."""
     drawn = content.drawn()
     rules = "|".join(map(_rule, drawn.right))
     lines = [_row(drawn.heads), f"|{rules}|"]
@@ -291,6 +297,7 @@ def _rows(content: Table) -> str:
 
 
 def _rule(is_right: bool) -> str:
+    """The alignment of a column in Markdown."""
     return "---:" if is_right else "---"
 
 
@@ -299,6 +306,7 @@ def _row(cells: Sequence[str]) -> str:
 
 
 def _numbered(actions: Sequence[Advice]) -> Iterator[str]:
+    """The actions as a numbered list, with their commands."""
     for place, action in enumerate(actions, start=1):
         saves = f" (saves {action.saves})" if action.saves else ""
         why = f": {_escaped(action.why)}" if action.why else ""

@@ -125,6 +125,7 @@ def as_cell(value: Value) -> Cell:
 
 
 def _number(value: str | float | None) -> float | None:
+    """A value if it is a number; else None."""
     return None if isinstance(value, str) else value
 
 
@@ -317,12 +318,14 @@ def _as_column(head: str | Column) -> Column:
 
 
 def _says_something(part: Part) -> bool:
+    """Whether a part has anything to show."""
     if isinstance(part, Table):
         return bool(part.rows)
     return not isinstance(part, Prose) or bool(part.text)
 
 
 def _text(value: str | float | None) -> str:
+    """A value of a column of words."""
     if value is None:
         return ""
     return value if isinstance(value, str) else f"{value:g}"
@@ -402,6 +405,9 @@ def _plain_number(value: Any) -> Any:
 
 
 def _trusted(part: Part) -> Part:
+    """A part that was read from a file. A chart keeps only its text, since its drawing could
+    hold a script.
+    """
     if isinstance(part, TimelineData) and set(part.data.encode()) - _BASE64:
         raise ValueError("a damaged timeline")
     return Chart("", part.alt) if isinstance(part, Chart) else part
