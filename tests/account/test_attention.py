@@ -127,12 +127,76 @@ def test_a_kernel_that_only_moves_the_keys_may_go_too() -> None:
 
 
 def test_a_mask_that_compares_segments_leaves_all_the_work() -> None:
-    segments = attention(priced(ATTENTION.replace("=GE", "=EQ"), KERNELS))
+    iota = "row = s32[2048,2048] iota(), iota_dimension=0"
+    text = ATTENTION.replace(iota, "row = s32[2048,2048] parameter(1)")
+    text = text.replace("fusion(qk)", "fusion(qk, of_row)").replace("=GE", "=EQ")
+    given = "  of_row = s32[2048,2048] parameter(3)\n  v = bf16"
+    segments = attention(priced(text.replace("  v = bf16", given), KERNELS))
     causal = attention(priced(ATTENTION, KERNELS))
     assert segments is not None
     assert causal is not None
     assert 2400 - segments.most_us == pytest.approx(2 * (2400 - causal.most_us))
     assert "is_causal" not in segments.edit
+
+
+SEEN = "  seen = pred[2048,2048] compare(row, column), direction=GE\n"
+APART = """
+  apart = s32[2048,2048] subtract(row, column)
+  nothing = s32[] constant(0)
+  nothings = s32[2048,2048] broadcast(nothing), dimensions={}
+  length = s32[] constant(256)
+  lengths = s32[2048,2048] broadcast(length), dimensions={}
+  before = pred[2048,2048] compare(apart, nothings), direction=GE
+"""
+NEAR = "  near = pred[2048,2048] compare(apart, lengths), direction=LT\n"
+BOTH = "  seen = pred[2048,2048] and(before, near)\n"
+WINDOW = ATTENTION.replace(SEEN, APART + NEAR + BOTH)
+
+
+def test_a_window_leaves_the_work_of_its_keys() -> None:
+    found = attention(priced(WINDOW, KERNELS, gpu="h100"))
+    assert found is not None
+    work = AttentionWork(48, 2048, 2048, 64, causal=False, back=False, window=256)
+    fused = fused_us(find_hardware("h100"), work)
+    assert 2400 - found.expected_us == pytest.approx(fused.likely)
+    assert "local_window_size=(255, 0), is_causal=True" in found.edit
+    assert "mask=" not in found.edit
+
+
+def test_a_distance_that_is_not_negative_is_causal() -> None:
+    seen = "  seen = pred[2048,2048] copy(before)\n"
+    other = attention(priced(ATTENTION.replace(SEEN, APART + seen), KERNELS))
+    causal = attention(priced(ATTENTION, KERNELS))
+    assert other is not None
+    assert causal is not None
+    assert (other.expected_us, other.edit) == (causal.expected_us, causal.edit)
+
+
+def test_a_prefix_that_all_queries_see_leaves_all_the_work() -> None:
+    prefix = """
+  prefix = pred[2048,2048] compare(column, lengths), direction=LT
+  seen = pred[2048,2048] or(before, prefix)
+"""
+    other = attention(priced(ATTENTION.replace(SEEN, APART + prefix), KERNELS))
+    causal = attention(priced(ATTENTION, KERNELS))
+    assert other is not None
+    assert causal is not None
+    assert 2400 - other.most_us == pytest.approx(2 * (2400 - causal.most_us))
+    assert "mask=mask" in other.edit and "is_causal" not in other.edit
+
+
+def test_a_window_next_to_a_mask_of_data_is_part_of_the_mask() -> None:
+    text = WINDOW.replace(
+        "  ROOT kept = f32[48,2048,2048] select(wide_seen, product, lows) }",
+        """  some = f32[48,2048,2048] select(wide_seen, product, lows)
+  shown = pred[48,2048,2048] parameter(1)
+  ROOT kept = f32[48,2048,2048] select(shown, some, lows) }""",
+    ).replace("fusion(qk)", "fusion(qk, shown)")
+    given = "  shown.1 = pred[48,2048,2048] parameter(3)\n  v = bf16"
+    text = text.replace("  v = bf16", given).replace("(qk, shown)", "(qk, shown.1)")
+    found = attention(priced(text, KERNELS))
+    assert found is not None
+    assert "mask=mask" in found.edit and "local_window_size" not in found.edit
 
 
 def test_a_mask_of_earlier_keys_is_not_causal() -> None:

@@ -7,7 +7,7 @@ elements belong to it, forward and backward.
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterator, Mapping, Sequence
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 
 from pgle.account.levers.flow import RESHAPED, Flow
 from pgle.account.levers.places import places, taken_us
@@ -41,10 +41,11 @@ def find(step: StepCosts, flow: Flow) -> Opportunity | None:
     now_us = taken_us(step, kernels)
     forward = [item for item in scores if item.exponential]
     causal = {item.key for item in forward if is_causal(flow, item)}
+    windows = _windows(flow, forward)
     fused = Speed(0.0, 0.0, 0.0)
     for item in scores:
         times = step.count.get(flow.kernel[item.product], 0.0)
-        fused = fused.plus(_fused_us(step, item, causal), times)
+        fused = fused.plus(_fused_us(step, item, causal, windows), times)
     if fused.likely >= now_us:
         return None
     sizes = " × ".join(f"{each:,}" for each in forward[0].key)
@@ -125,6 +126,8 @@ def _call(known: Terms, own: Sequence[str]) -> str:
     """JAX's call of cuDNN. It is plainly causal only if no causal mask does anything else."""
     kept = (*own, "scale")
     given = "".join(f", {name}={name}" for name in kept)
+    if known.window is not None:
+        given += f", local_window_size=({known.window - 1}, 0)"
     also = ""
     if known.is_causal and known.is_only_causal:
         given += ", is_causal=True"
@@ -134,15 +137,37 @@ def _call(known: Terms, own: Sequence[str]) -> str:
     return f"Call {call} on bf16 {_GIVEN}{also}."
 
 
-def _fused_us(step: StepCosts, item: Scores, causal: set[Key]) -> Speed:
+def _windows(flow: Flow, forward: Iterable[Scores]) -> Mapping[Key, int | None]:
+    """The window that a fused call can take for each key of scores; None without one. The largest
+    counts if scores of several layers have the same key.
+    """
+    found: dict[Key, int | None] = {}
+    for item in forward:
+        window = terms(flow, [item]).window
+        known = found.get(item.key, window)
+        largest = None
+        if known is not None and window is not None:
+            largest = max(known, window)
+        found[item.key] = largest
+    return found
+
+
+def _fused_us(
+    step: StepCosts,
+    item: Scores,
+    causal: set[Key],
+    windows: Mapping[Key, int | None],
+) -> Speed:
     """The speed of one fused kernel that replaces the kernels around these scores."""
     size = item.size
+    window = windows.get(item.key)
     work = AttentionWork(
         heads=size.batch,
         queries=size.m,
         keys=size.n,
         depth=size.k,
-        causal=item.key in causal,
+        causal=item.key in causal and window is None,
+        window=window,
         back=not item.exponential,
     )
     return fused_us(step.hardware, work)

@@ -4,11 +4,13 @@ well.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import chain
 
 from pgle.account.levers.flow import RESHAPED, Flow
+from pgle.account.levers.positions import KEYS, OTHER, QUERIES, Positions, Shown
 from pgle.account.levers.softmax import Scores
 
 _SIDES = frozenset(("LT", "LE", "GT", "GE"))
@@ -43,6 +45,9 @@ class Terms:
     is_biased: bool  # something is added to the scores
     is_capped: bool  # a tanh limits the scores
     drops: bool  # weights are dropped or scaled after the softmax
+    window: (
+        int | None
+    )  # most keys that a query sees; None: all, or a call takes no window
 
 
 def terms(flow: Flow, forward: Sequence[Scores]) -> Terms:
@@ -56,8 +61,13 @@ def terms(flow: Flow, forward: Sequence[Scores]) -> Terms:
     is_masked = any(way.is_masked for way in ways)
     is_biased = any(way.is_biased for way in ways)
     is_capped = any(way.is_capped for way in ways)
+    windows = {way.window for way in ways}
+    # cuDNN takes a window only without a mask or a bias, and all layers get one text
+    is_window = len(windows) == 1 and not (is_masked or is_biased)
+    is_masked |= windows != {None} and not is_window
     return Terms(
-        is_causal=bool(orders),
+        window=windows.pop() if is_window else None,
+        is_causal=bool(orders) or any(way.is_causal for way in ways),
         is_only_causal=all(_is_plain(flow, name) for name in orders),
         is_masked=is_masked,
         is_biased=is_biased,
@@ -67,13 +77,15 @@ def terms(flow: Flow, forward: Sequence[Scores]) -> Terms:
 
 
 def is_causal(flow: Flow, item: Scores) -> bool:
-    """Whether a mask compares positions of queries and keys. A mask that surely hides earlier keys
-    does not count.
+    """Whether a mask hides later keys, as far as positions tell. A mask that surely hides earlier
+    keys does not count.
     """
+    known = _Way(flow, item, _between(flow, item))
     way = _Way(flow, item, frozenset((*item.before, *item.after)))
     masking = [name for name in item.before if flow.opcode(name) in (*_MASKING, "add")]
-    orders = (way.orders_among(flow.inputs[name], name) for name in masking)
-    return any(chain.from_iterable(orders))
+    left = [name for name in masking if name not in known.computed]
+    orders = (way.orders_among(flow.inputs[name], name) for name in left)
+    return known.is_causal or any(chain.from_iterable(orders))
 
 
 def _between(flow: Flow, item: Scores) -> frozenset[str]:
@@ -109,7 +121,8 @@ class _Way:
     def orders(self) -> Iterator[str]:
         """The masks that are computed from the order of positions, and that may hide later keys."""
         for name in self._before:
-            if self.flow.opcode(name) in (*_MASKING, *_ADDING):
+            is_applied = self.flow.opcode(name) in (*_MASKING, *_ADDING)
+            if is_applied and name not in self.computed:
                 yield from self.orders_among(self._others(name), name)
 
     def orders_among(self, masks: Iterable[str], name: str) -> Iterator[str]:
@@ -123,12 +136,52 @@ class _Way:
             if is_order and self._hides_later(name, mask) is not False:
                 yield mask
 
+    @cached_property
+    def computed(self) -> Mapping[str, Shown]:
+        """What masks show that are computed from positions alone, by the node that applies them."""
+        found = {}
+        for name in self._before:
+            inputs = self.flow.inputs[name]
+            if self.flow.opcode(name) != "select" or inputs[0] in self.nodes:
+                continue
+            positions = self._positions(name)
+            mask = None if positions is None else positions.mask(inputs[0])
+            if positions is not None and mask is not None:
+                shows = inputs[1] in self.nodes
+                found[name] = positions.shown(mask if shows else ~mask)
+        return found
+
+    def _positions(self, name: str) -> Positions | None:
+        """The positions of queries and keys of scores; None if their axes are unknown."""
+        sizes = self.flow.shape(name).dimensions
+        keys = self._axis_of_keys(len(sizes))
+        if keys is None or len(sizes) < 2:
+            return None
+        others = [axis for axis in range(len(sizes)) if axis != keys]
+        queries = max(others, key=lambda axis: (sizes[axis], -abs(axis - keys)))
+        axes = [OTHER] * len(sizes)
+        axes[queries], axes[keys] = QUERIES, KEYS
+        return Positions(self.flow, axes, (sizes[queries], sizes[keys]))
+
+    @property
+    def is_causal(self) -> bool:
+        """Whether a computed mask hides later keys."""
+        return any(one.is_causal for one in self.computed.values())
+
+    @property
+    def window(self) -> int | None:
+        """The most keys that a query sees in a causal window; None if it sees all earlier ones."""
+        windows = (one.window for one in self.computed.values())
+        return min((one for one in windows if one is not None), default=None)
+
     @property
     def is_masked(self) -> bool:
         """Whether a node applies a mask that may differ from the causal one."""
         return any(map(self._masks, self._before))
 
     def _masks(self, name: str) -> bool:
+        if name in self.computed:
+            return not self.computed[name].is_causal
         if self.flow.opcode(name) not in _MASKING:
             return False
         others = self._others(name)
