@@ -122,7 +122,89 @@ def heads_in_one_axis_with_the_batch(q: Any, k: Any, v: Any) -> Any:
     return made.reshape(B, N, S, D).transpose(0, 2, 1, 3)
 
 
+SHOWN = np.random.default_rng(1).random((B, 1, S, S)) > 0.3
+SHOWN[..., 0] = True  # each query sees a key
+
+
+def exponential_of_log_softmax(q: Any, k: Any, v: Any) -> Any:
+    return weighted(jnp.exp(jax.nn.log_softmax(masked(product(q, k) / 8))), v)
+
+
+def exponential_less_logsumexp(q: Any, k: Any, v: Any) -> Any:
+    scores = masked(product(q, k) / 8)
+    total = jax.nn.logsumexp(scores, axis=-1, keepdims=True)
+    return weighted(jnp.exp(scores - total), v)
+
+
+def exponential_less_own_logarithm(q: Any, k: Any, v: Any) -> Any:
+    scores = product(q, k) / 8
+    most = scores.max(-1)
+    total = most + jnp.log(jnp.exp(scores - most[..., None]).sum(-1))
+    return weighted(jnp.exp(scores - total[..., None]), v)
+
+
+def exponential_less_logarithm_without_maximum(q: Any, k: Any, v: Any) -> Any:
+    scores = product(q, k) / 8
+    total = jnp.log(jnp.exp(scores).sum(-1, keepdims=True))
+    return weighted(jnp.exp(scores - total), v)
+
+
+def softmax_where(q: Any, k: Any, v: Any) -> Any:
+    return weighted(jax.nn.softmax(product(q, k) / 8, where=jnp.asarray(SHOWN)), v)
+
+
+def log_softmax_where(q: Any, k: Any, v: Any) -> Any:
+    chances = jax.nn.log_softmax(product(q, k) / 8, where=jnp.asarray(CAUSAL))
+    return weighted(jnp.exp(chances), v)
+
+
+def masked_and_where(q: Any, k: Any, v: Any) -> Any:
+    scores = masked(product(q, k) / 8, SHOWN)
+    return weighted(jax.nn.softmax(scores, where=jnp.asarray(CAUSAL)), v)
+
+
+def times_the_inverse(q: Any, k: Any, v: Any) -> Any:
+    powers = jnp.exp(masked(product(q, k) / 8))
+    return weighted(powers * (1 / powers.sum(-1, keepdims=True)), v)
+
+
+def softmax_in_half_precision(q: Any, k: Any, v: Any) -> Any:
+    scores = masked(jnp.einsum("bqnd,bknd->bnqk", q, k) / 8)
+    return weighted(jax.nn.softmax(scores), v)
+
+
+def softmax_in_f32_of_half_precision(q: Any, k: Any, v: Any) -> Any:
+    scores = masked(jnp.einsum("bqnd,bknd->bnqk", q, k) / 8)
+    weights = jax.nn.softmax(scores.astype(jnp.float32)).astype(jnp.bfloat16)
+    return weighted(weights, v)
+
+
+def keys_repeated(q: Any, k: Any, v: Any) -> Any:
+    queries = jnp.concatenate([q, 2 * q], axis=2)
+    keys, values = (jnp.repeat(one, 2, axis=2) for one in (k, v))
+    return weighted(jax.nn.softmax(masked(product(queries, keys) / 8)), values)
+
+
+def keys_broadcast(q: Any, k: Any, v: Any) -> Any:
+    queries = jnp.concatenate([q, 2 * q], axis=2)
+    wide = lambda one: jnp.broadcast_to(one[:, :, :, None], (B, S, N, 2, D))
+    keys, values = (wide(one).reshape(B, S, 2 * N, D) for one in (k, v))
+    return weighted(jax.nn.softmax(masked(product(queries, keys) / 8)), values)
+
+
 SPELLINGS: list[Attend] = [
+    exponential_of_log_softmax,
+    exponential_less_logsumexp,
+    exponential_less_own_logarithm,
+    exponential_less_logarithm_without_maximum,
+    softmax_where,
+    log_softmax_where,
+    masked_and_where,
+    times_the_inverse,
+    softmax_in_half_precision,
+    softmax_in_f32_of_half_precision,
+    keys_repeated,
+    keys_broadcast,
     divided_last,
     heads_in_one_axis_with_the_batch,
     usual,
@@ -366,6 +448,12 @@ def with_dropout(q: Any, k: Any, v: Any) -> Any:
     return weighted(jnp.where(kept, weights / 0.9, 0.0), v)
 
 
+def with_dropout_by_a_product(q: Any, k: Any, v: Any) -> Any:
+    weights = jax.nn.softmax(product(q, k) / 8)
+    kept = jax.random.bernoulli(jax.random.key(0), 0.9, weights.shape)
+    return weighted(weights * (kept / 0.9), v)
+
+
 def scale_of_each_head(q: Any, k: Any, v: Any) -> Any:
     scale = jnp.array([0.1, 0.2, 0.3])[:, None, None]
     return weighted(jax.nn.softmax(product(q, k) * scale), v)
@@ -471,7 +559,64 @@ def own_derivative_of_the_scores(q: Any, k: Any, v: Any) -> Any:
     return weighted(jax.nn.softmax(scores), v)
 
 
+def logarithm_of_another_sum(q: Any, k: Any, v: Any) -> Any:
+    scores = product(q, k) / 8
+    total = jnp.log(jnp.exp(2 * scores).sum(-1, keepdims=True))
+    return weighted(jnp.exp(scores - total), v)
+
+
+def logarithm_with_another_maximum(q: Any, k: Any, v: Any) -> Any:
+    scores = product(q, k) / 8
+    most = scores.max(-1, keepdims=True)
+    total = jnp.log(jnp.exp(scores - most).sum(-1, keepdims=True)) + 2 * most
+    return weighted(jnp.exp(scores - total), v)
+
+
+def logarithm_of_a_stopped_sum(q: Any, k: Any, v: Any) -> Any:
+    scores = product(q, k) / 8
+    total = jax.lax.stop_gradient(jax.nn.logsumexp(scores, axis=-1, keepdims=True))
+    return weighted(jnp.exp(scores - total), v)
+
+
+def sum_of_shown_keys_alone(q: Any, k: Any, v: Any) -> Any:
+    powers = jnp.exp(product(q, k) / 8)
+    total = jnp.where(CAUSAL, powers, 0).sum(-1, keepdims=True)
+    return weighted(powers / total, v)
+
+
+def sum_of_other_keys(q: Any, k: Any, v: Any) -> Any:
+    powers = jnp.exp(product(q, k) / 8)
+    total = jnp.where(CAUSAL.T, powers, 0).sum(-1, keepdims=True)
+    return weighted(jnp.where(CAUSAL, powers / total, 0), v)
+
+
+def times_another_inverse(q: Any, k: Any, v: Any) -> Any:
+    powers = jnp.exp(product(q, k) / 8)
+    return weighted(powers * (2 / powers.sum(-1, keepdims=True)), v)
+
+
+def alibi(q: Any, k: Any, v: Any) -> Any:
+    slopes = 2.0 ** -jnp.arange(1, N + 1)[:, None, None]
+    apart = jnp.arange(S)[None, :] - jnp.arange(S)[:, None]
+    return weighted(jax.nn.softmax(masked(product(q, k) / 8 + slopes * apart)), v)
+
+
+def relative_positions(q: Any, k: Any, v: Any) -> Any:
+    table = k[0, :, :, 0].astype(jnp.float32)
+    apart = jnp.arange(S)[None, :] - jnp.arange(S)[:, None]
+    bias = table[jnp.clip(apart + S // 2, 0, S - 1)].transpose(2, 0, 1)
+    return weighted(jax.nn.softmax(masked(product(q, k) / 8 + bias)), v)
+
+
 NEAR_MISSES: list[Attend] = [
+    logarithm_of_another_sum,
+    logarithm_with_another_maximum,
+    logarithm_of_a_stopped_sum,
+    sum_of_shown_keys_alone,
+    sum_of_other_keys,
+    times_another_inverse,
+    alibi,
+    relative_positions,
     divided_by_another_sum,
     divided_by_features,
     keys_shared_by_heads_that_have_their_own_values,
@@ -483,6 +628,7 @@ NEAR_MISSES: list[Attend] = [
     no_softmax,
     of_other_scores,
     with_dropout,
+    with_dropout_by_a_product,
     scale_of_each_head,
     negative_scale,
     with_bias,
@@ -549,9 +695,12 @@ LEFT = {
     rounded_to_eight_bits: "its weights are rounded to few digits after the softmax",
     with_a_sink_in_the_sum: "its weights are divided by more than their sum",
     with_bias: "a bias is added to its scores",
+    alibi: "a bias is added to its scores",
+    relative_positions: "a bias is added to its scores",
     soft_cap: "its scores have a soft cap",
     weak_mask: "what its mask writes is not below -10000",
     with_dropout: "its weights are dropped after the softmax",
+    with_dropout_by_a_product: "its weights are dropped or scaled after the softmax",
     scaled_weights: "its weights are dropped or scaled after the softmax",
     with_a_sink: "its weights are cut after the softmax",
     with_a_joined_sink: "something is joined to its scores, such as a sink",

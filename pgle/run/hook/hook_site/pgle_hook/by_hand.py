@@ -167,7 +167,7 @@ def _found(jax, node, product, path, place):
     total = None
     if node is not product:
         total = (node.ins[1], names_of(node.ins[1], found.names))
-    scores = _softmax(found, *_through(found, *weights), total)
+    scores = _softmax(jax, found, *_through(found, *weights), total)
     if scores is None:
         _check_weights(found, *_through(found, *weights))
         return None
@@ -218,7 +218,7 @@ def _check_weights(found, value, names):
     for _ in range(MOST_SEARCHED):
         if first is None or not left:
             return
-        value, names = _through(found, *left.pop())
+        value, names = _through(found, *left.pop(0))
         node = value.made_by(*changed)
         if node is None:
             continue
@@ -379,39 +379,153 @@ def _keeps_digits(node):
     return {str(node.outs[0].dtype), str(node.ins[0].dtype)} <= USUAL
 
 
-def _softmax(found, value, names, total):
+def _softmax(jax, found, value, names, total):
     """Return the operand of a softmax over the keys; None if the value is not such a softmax.
 
     Args:
         total: what the second product's result is divided by, as a side; None: the weights are
             divided.
     """
+    shown = None
     if total is None:
-        node = value.made_by("div")
-        if node is None:
-            return None
-        total = (node.ins[1], names_of(node.ins[1], names))
-        value, names = _through(found, node.ins[0], names)
+        value, names, shown = _unzeroed(jax, found, value, names)
+        parts = _quotient(jax, found, value, names)
+        if parts is None:
+            return _exponential_of_logarithm(jax, found, value, names)
+        (value, names), total = parts
     power = value.made_by("exp")
-    if power is None or KEYS not in names or not _is_sum(found, total, (value, names)):
+    side = value, names
+    if power is None or not _is_sum(jax, found, total, side, shown):
         return None
-    value, names = _through(found, power.ins[0], names)
+    _note_mask(found, shown)
+    return _unshifted(found, power.ins[0], names)
+
+
+def _quotient(jax, found, value, names):
+    """Return the numerator and the denominator of weights, as sides; None if nothing divides
+    them.
+    """
+    node = value.made_by("div", "mul")
+    if node is None:
+        return None
+    for place in (0, 1):
+        other = (node.ins[1 - place], names_of(node.ins[1 - place], names))
+        if node.name == "mul":
+            inverse, there = _through(found, *other, "broadcast_in_dim")
+            below = inverse.made_by("div")
+            if below is None or _number(jax, below.ins[0]) != 1:
+                continue
+            other = (below.ins[1], names_of(below.ins[1], there))
+        return _through(found, node.ins[place], names), other
+    return None
+
+
+def _unshifted(found, value, names):
+    """Return scores before a value that all keys share is subtracted, such as their maximum. It
+    does not change a softmax.
+    """
+    value, names = _through(found, value, names)
     node = value.made_by("sub")
-    # Values equal for all keys, such as their maximum, do not change a softmax.
     if node is not None and _is_alike(found, node.ins[1], names):
         return node.ins[0], names
     return value, names
 
 
-def _is_sum(found, total, powers):
-    """Whether a side is another side's sum over the keys, perhaps repeated."""
+def _exponential_of_logarithm(jax, found, value, names):
+    """Return the operand of a softmax written as ``exp(s - logsumexp(s))``; None if it is none."""
+    power = value.made_by("exp")
+    if power is None or KEYS not in names:
+        return None
+    value, names = _through(found, power.ins[0], names)
+    value, names, shown = _unzeroed(jax, found, value, names, -math.inf)
+    node = value.made_by("sub")
+    if node is None:
+        return None
+    scores = _through(found, node.ins[0], names)
+    total = (node.ins[1], names_of(node.ins[1], names))
+    if not _is_logarithm_of_sum(jax, found, total, scores, shown):
+        return None
+    _note_mask(found, shown)
+    return _unshifted(found, *scores)
+
+
+def _is_logarithm_of_sum(jax, found, total, scores, shown):
+    """Whether a side is ``log(sum(exp(s - m))) + m`` for scores s, with any m or without one."""
     value, names = _through(found, *total, "broadcast_in_dim")
+    shift = None
+    node = value.made_by("add")
+    if node is not None:
+        sides = [(one, names_of(one, names)) for one in node.ins]
+        sides = [_through(found, *side, "broadcast_in_dim") for side in sides]
+        sides.sort(key=lambda side: side[0].made_by("log") is None)
+        (value, names), shift = sides
+    node = value.made_by("log")
+    if node is None:
+        return False
+    powers = _summed(jax, found, (node.ins[0], names), shown)
+    power = None if powers is None else powers[0].made_by("exp")
+    if power is None:
+        return False
+    value, names = _through(found, power.ins[0], powers[1])
+    if shift is not None:
+        node = value.made_by("sub")
+        if node is None:
+            return False
+        less = _through(
+            found, node.ins[1], names_of(node.ins[1], names), "broadcast_in_dim"
+        )
+        if less != shift:
+            return False
+        value, names = _through(found, node.ins[0], names)
+    return (value, names) == scores
+
+
+def _is_sum(jax, found, total, powers, shown):
+    """Whether a side is another side's sum over the keys, perhaps repeated."""
+    return KEYS in powers[1] and _summed(jax, found, total, shown) == powers
+
+
+def _summed(jax, found, total, shown):
+    """Return the side whose sum over the keys a side is, perhaps repeated; None if it is no sum.
+
+    Args:
+        shown: the mask of the keys that are summed; None: all are.
+    """
+    value, names = _through(found, *total, "broadcast_in_dim", "abs")
     node = value.made_by("reduce_sum")
     axes = () if node is None else tuple(map(int, node.params["axes"]))
     if len(axes) != 1:
-        return False
+        return None
     names = (*names[: axes[0]], KEYS, *names[axes[0] :])
-    return _through(found, node.ins[0], names) == powers
+    value, names = _through(found, node.ins[0], names)
+    if shown is not None:
+        value, names, same = _unzeroed(jax, found, value, names)
+        if same is None or not same.is_like(shown):
+            return None
+    return value, names
+
+
+def _unzeroed(jax, found, value, names, hidden=0.0):
+    """Return a side without a mask that writes a number, and the mask; None without one.
+
+    Args:
+        hidden: the number.
+    """
+    node = value.made_by("select_n")
+    if node is None or len(node.ins) != 3 or str(node.ins[0].dtype) != "bool":
+        return value, names, None
+    for place in (1, 2):
+        if _number(jax, node.ins[place]) == hidden:
+            shown = Mask(*_unspread(found, node.ins[0], names), place == 2)
+            value, names = _through(found, node.ins[3 - place], names)
+            return value, names, shown
+    return value, names, None
+
+
+def _note_mask(found, mask):
+    """Record a mask once; None is no mask."""
+    if mask is not None and not any(mask.is_like(one) for one in found.masks):
+        found.masks.append(mask)
 
 
 def _is_alike(found, value, names):
@@ -454,7 +568,7 @@ def _check_scores(start, stop):
     """
     left = [start]
     for _ in range(MOST_SEARCHED):
-        node = left.pop().seen().node if left else None
+        node = left.pop(0).seen().node if left else None
         if node is None:
             continue
         if node.name == "dot_general":
@@ -504,7 +618,7 @@ def _selected(jax, found, node, names):
         number = _number(jax, node.ins[place])
         if number is not None and number * found.scale <= MASKED:
             value, names_there = _unspread(found, node.ins[0], names)
-            found.masks.append(Mask(value, names_there, place == 2))
+            _note_mask(found, Mask(value, names_there, place == 2))
             return node.ins[3 - place]
     return None
 

@@ -60,6 +60,14 @@ class Mask:
         """Return which keys it shows, from an array of its values."""
         return array == 0 if self.is_added else array != self.hides
 
+    def is_like(self, other):
+        """Whether another mask is made of the same value in the same way."""
+        return (
+            self.value.seen() is other.value.seen()
+            and self.names == other.names
+            and (self.hides, self.is_added) == (other.hides, other.is_added)
+        )
+
     def of(self, value, names, hides=None):
         """Make another mask of truth values; names as from `names_of`."""
         hides = self.hides if hides is None else hides
