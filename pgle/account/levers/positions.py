@@ -140,13 +140,15 @@ class Positions:
         """The axes before a reshape that adds or drops axes of one element; None for another."""
         before = self._flow.shape(self._flow.inputs[name][0]).dimensions
         after = self._flow.shape(name).dimensions
-        long = [
-            (size, axis) for size, axis in zip(after, axes, strict=True) if size > 1
-        ]
-        if [size for size, _ in long] != [size for size in before if size > 1]:
+        long = [size for size in before if size > 1]
+        if [size for size in after if size > 1] != long:
             return None
-        left = iter(axis for _, axis in long)
-        return tuple(next(left) if size > 1 else OTHER for size in before)
+        of_long = [axis for size, axis in zip(after, axes, strict=True) if size > 1]
+        found = [OTHER] * len(before)
+        for at, size in enumerate(before):
+            if size > 1:
+                found[at] = of_long.pop(0)
+        return tuple(found)
 
     def shown(self, mask: Array) -> Shown:
         """What a mask shows, given for the queries of `rows`."""

@@ -24,6 +24,7 @@ CAUSAL = np.tri(S, dtype=bool)
 def replaced(function: Callable[..., Any], *args: Any) -> tuple[int, Any]:
     """How many attentions of a function are fused, and the function that fuses them."""
     by_hand = importlib.import_module("pgle_hook.by_hand")
+    fusing = importlib.import_module("pgle_hook.fusing")
     rewrite = importlib.import_module("pgle_hook.rewrite")
 
     def find(graph: Any) -> dict[int, Any]:
@@ -32,7 +33,7 @@ def replaced(function: Callable[..., Any], *args: Any) -> tuple[int, Any]:
             with suppress(by_hand.LeftError):
                 attention = by_hand.find(jax, node)
                 if attention is not None:
-                    made[id(node)] = by_hand.replacement(jax, attention, ATTEND)
+                    made[id(node)] = fusing.replacement(jax, attention, ATTEND)
         return made
 
     rewriter = rewrite.Rewriter(jax, find)

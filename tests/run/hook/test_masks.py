@@ -147,6 +147,7 @@ def attention(hide: Hide) -> Callable[..., Any]:
 def fused(function: Callable[..., Any]) -> tuple[Callable[..., Any], list[Any]]:
     """The function with fused attention, and what that is given once it is traced."""
     by_hand = importlib.import_module("pgle_hook.by_hand")
+    fusing = importlib.import_module("pgle_hook.fusing")
     rewrite = importlib.import_module("pgle_hook.rewrite")
     given: list[dict[str, Any]] = []
 
@@ -159,7 +160,7 @@ def fused(function: Callable[..., Any]) -> tuple[Callable[..., Any], list[Any]]:
     def find(graph: Any) -> dict[int, Any]:
         found = ((node, by_hand.find(jax, node)) for node in graph.nodes)
         return {
-            id(node): by_hand.replacement(jax, one, attend)
+            id(node): fusing.replacement(jax, one, attend)
             for node, one in found
             if one is not None
         }

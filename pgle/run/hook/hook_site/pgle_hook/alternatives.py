@@ -24,6 +24,7 @@ from pgle_hook import (
     casts,
     chunks,
     fused_call,
+    fusing,
     guarded,
     jax_private,
     lookups,
@@ -280,7 +281,7 @@ class Alternatives:
                 yield node, {}, {"why": str(error)}
                 continue
             if found is not None:
-                made = by_hand.replacement(self._jax, found, attend)
+                made = fusing.replacement(self._jax, found, attend)
                 describe = functools.partial(fused_call.described, self._jax, found)
                 about = guarded(lambda: describe(graph.nodes)) or {}
                 yield node, {id(node): made}, about
