@@ -185,27 +185,33 @@ class Timeline:
     def exposures(self) -> tuple[Exposure, ...]:
         """All collectives and copies, the most exposed first."""
         rows = np.flatnonzero(self.stream != Stream.COMPUTE)
-        start, duration = self.start_us[rows], self.duration_us[rows]
-        hidden = covered(self.busy(Stream.COMPUTE), start, start + duration)
+        start_us = self.start_us[rows]
+        duration_us = self.duration_us[rows]
+        end_us = start_us + duration_us
+        hidden_us = covered(self.busy(Stream.COMPUTE), start_us, end_us)
         found = []
         for code in distinct(self.instruction[rows]).tolist():
             of_name = np.flatnonzero(self.instruction[rows] == code)
-            total = float(duration[of_name].sum())
+            total_us = float(duration_us[of_name].sum())
+            exposed_us = total_us - float(hidden_us[of_name].sum())
+            if exposed_us <= 1e-9 * self.step_us:  # sums of floats are not exact
+                exposed_us = 0.0
             first = int(rows[of_name[0]])
-            exposed = total - float(hidden[of_name].sum())
-            if exposed <= 1e-9 * self.step_us:  # sums of floats are not exact
-                exposed = 0.0
             count = int(self.count[rows[of_name]].sum())
             origin = ORIGINS[int(self.origin[first])]
-            names = self.names[code], self.kinds[code], self.lhs_names[code]
-            found.append(
-                Exposure(*names, total, exposed, count, bool(self.sync[first]), origin)
+            exposure = Exposure(
+                name=self.names[code],
+                kind=self.kinds[code],
+                filed_as=self.lhs_names[code],
+                duration_us=total_us,
+                exposed_us=exposed_us,
+                count=count,
+                sync=bool(self.sync[first]),
+                origin=origin,
             )
-        return tuple(
-            sorted(
-                found, key=lambda item: (-item.exposed_us, -item.duration_us, item.name)
-            )
-        )
+            found.append(exposure)
+        found.sort(key=lambda item: (-item.exposed_us, -item.duration_us, item.name))
+        return tuple(found)
 
     @property
     def estimated_share(self) -> float:
@@ -276,9 +282,8 @@ class Op:
     cost_us: float = 0.0  # per execution
     origin: Origin = Origin.MEASURED  # where the cost comes from
     kernels: float = 1.0  # launches per execution
-    cost: Cost | None = (
-        None  # its cost in the profile; None if the profile has none that counts
-    )
+    # its cost in the profile; None if the profile has none that counts
+    cost: Cost | None = None
     kind: str = ""  # the collective (``all-gather``), ``matmul``, or the opcode
     lhs_name: str = ""  # its name when LHS ran; `name` if LHS did not rename it
     start: str = ""  # for a done, the name of the op that it waits for
@@ -502,6 +507,7 @@ class _Device:
         self.begins: dict[str, float] = {}  # when the collectives among them begin
 
     def run(self, computation: str) -> None:
+        """Let the host go through the ops of a computation."""
         for op in self.program.computations.get(computation, ()):
             if op.action is HostAction.LAUNCH:
                 self._launch(op)
@@ -518,6 +524,7 @@ class _Device:
                 self._branch(op)
 
     def _launch(self, op: Op) -> None:
+        """Launch kernels or a synchronous collective on the compute stream."""
         self._issue(op.kernels)
         between = self.launch.gap_us * (op.kernels - 1)
         start = max(self.ready + between, self.host - self.launch.host_us)
@@ -565,6 +572,7 @@ class _Device:
         self.waits.add(held, issued_us if held else max(issued_us, least_us))
 
     def _start(self, op: Op) -> None:
+        """Start an asynchronous collective or copy on its queue."""
         self._issue(1)
         cost_us = self.costs.get(op.name, op.cost_us)
         reached = self.free + self.launch.switch_us
@@ -611,6 +619,7 @@ class _Device:
         return clock + left
 
     def _done(self, op: Op) -> None:
+        """Let the compute stream wait for an asynchronous op."""
         end, row = self.ends.pop(op.start, (self.free, -1))
         if row >= 0:
             self.held = (*self.held, (row, self.launch.switch_us))
@@ -642,6 +651,7 @@ class _Device:
             self.run(best[1])
 
     def _loop(self, op: Op) -> None:
+        """Run a loop. Iterations that change nothing any more are repeated without running them."""
         if op.trips <= 0 or not op.bodies:
             return
         body = op.bodies[0]

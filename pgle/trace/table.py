@@ -27,7 +27,7 @@ import numpy as np
 import numpy.typing as npt
 
 from pgle.errors import many, some
-from pgle.trace.columns import NO_ROWS, Codes, Ints, changes
+from pgle.trace.columns import LATEST, NO_ROWS, Codes, Ints, changes
 from pgle.xla.vendors import VENDORS
 
 # the warning that a simulated trace carries, also in its files
@@ -85,9 +85,8 @@ class Device:
     # identifies the process: ``HOST:PID``, or the input's name and the pid
     process: str
     ordinal: int  # number of the device inside its process
-    global_id: int | None = (
-        None  # JAX's global device id; None if the trace does not hold it
-    )
+    # JAX's global device id; None if the trace does not hold it
+    global_id: int | None = None
 
 
 class LeftOutReason(IntEnum):
@@ -163,18 +162,15 @@ class Source:
 class Recording:
     """Facts about the recording of one process."""
 
-    utc_ns: int | None = (
-        # wall clock in ns since 1970 at time 0 of `Trace.start_ns`; None if unknown
-        None
-    )
+    # wall clock in ns since 1970 at time 0 of `Trace.start_ns`; None if unknown
+    utc_ns: int | None = None
     # ``uuid:…`` and ``bus:…`` of the GPUs that the process used, else of those it saw; empty if
     # unknown
     gpus: frozenset[str] = frozenset()
     namespace: str = ""  # process namespace of the container; empty if unknown
     vendor: str = ""  # GPU vendor, ``Nvidia`` or ``AMD``; empty if unknown
-    capability: tuple[int, int] | None = (
-        None  # compute capability of the GPUs; None if unknown
-    )
+    # compute capability of the GPUs; None if unknown
+    capability: tuple[int, int] | None = None
 
 
 @dataclass(frozen=True, eq=False)
@@ -215,16 +211,14 @@ NO_OTHER_WORK = OtherWork(
 
 def joined(parts: Sequence[OtherWork]) -> OtherWork:
     """Join the rows of several tables, ordered by (device, start)."""
-    some = [part for part in parts if len(part)]
-    if not some:
+    filled = [part for part in parts if len(part)]
+    if not filled:
         return NO_OTHER_WORK
-    columns = {
-        name: np.concatenate([part.columns[name] for part in some])
-        for name in NO_OTHER_WORK.columns
-    }
-    return OtherWork(**columns).of_rows(
-        np.lexsort((columns["start_ns"], columns["device"]))
-    )
+    columns = {}
+    for name in NO_OTHER_WORK.columns:
+        columns[name] = np.concatenate([part.columns[name] for part in filled])
+    order = np.lexsort((columns["start_ns"], columns["device"]))
+    return OtherWork(**columns).of_rows(order)
 
 
 @dataclass(frozen=True, eq=False)
@@ -260,9 +254,8 @@ class Trace:
     # is kept, because it may hold secrets.
     xla_flags: str = ""
     warnings: tuple[str, ...] = ()  # warnings for the user, one line each
-    recordings: Mapping[str, Recording] = field(
-        default_factory=dict
-    )  # facts by process; a process may be missing
+    # facts by process; a process may be missing
+    recordings: Mapping[str, Recording] = field(default_factory=dict)
     # int64[n, 2] by process: start and end in ns of the times when XLA compiled. A process without
     # such records is missing.
     compiling: Mapping[str, Ints] = field(default_factory=dict)
@@ -327,17 +320,13 @@ def without_repeats(trace: Trace) -> Trace:
         return trace
     keep = np.ones(len(trace), np.bool_)
     keep[order[again]] = False
-    twice = (
-        f"{many(int(again.sum()), 'event')} of the GPU recorded twice; each counts once"
+    kept = {name: getattr(trace, name)[keep] for name in ROW_COLUMNS}
+    events = many(int(again.sum()), "event")
+    warning = (
+        f"{events} of the GPU recorded twice; each counts once. Record again if the "
+        "profiler was started twice"
     )
-    return replace(
-        trace,
-        **{name: getattr(trace, name)[keep] for name in ROW_COLUMNS},
-        warnings=(
-            *trace.warnings,
-            f"{twice}. Record again if the profiler was started twice",
-        ),
-    )
+    return replace(trace, **kept, warnings=(*trace.warnings, warning))
 
 
 # share of the shorter window; two windows of one process share less, up to the error of the clock
@@ -395,11 +384,9 @@ def distinguish_processes(
 def _nothing_tells(name: str, sources: Sequence[str]) -> str:
     """Return the warning that several inputs name their process alike."""
     shown = _distinct(sources[0], sources[1])
-    given = (
-        f"{', '.join(shown)} and {len(sources) - 2} more all"
-        if len(sources) > 2
-        else f"{' and '.join(shown)} both"
-    )
+    given = f"{' and '.join(shown)} both"
+    if len(sources) > 2:
+        given = f"{', '.join(shown)} and {len(sources) - 2} more all"
     return (
         f"{given} name their process {name}, taken for windows of it; "
         "if they are of several ranks, give the trace of one rank only"
@@ -419,15 +406,15 @@ class _Window:
 
     @classmethod
     def of(cls, trace: Trace, process: str) -> _Window:
-        mine = [device.process == process for device in trace.devices]
-        rows = slice(None) if all(mine) else np.array(mine)[trace.device]
+        """The window of one process in a trace."""
+        is_mine = [device.process == process for device in trace.devices]
+        rows = slice(None) if all(is_mine) else np.array(is_mine)[trace.device]
         start = trace.start_ns[rows]
         end = start + trace.duration_ns[rows]
-        numbers = {
-            device.ordinal: device.global_id
-            for device in trace.devices
-            if device.process == process and device.global_id is not None
-        }
+        numbers = {}
+        for device in trace.devices:
+            if device.process == process and device.global_id is not None:
+                numbers[device.ordinal] = device.global_id
         start_ns = int(start.min()) if len(start) else 0
         end_ns = int(end.max()) if len(end) else 0
         return cls(
@@ -473,9 +460,8 @@ class _Process:
     end_ns: int = 0
     # the distinct marks of the windows, by kind
     marks: dict[str, set[frozenset[Hashable]]] = field(default_factory=dict)
-    times_ns: list[tuple[int, int]] = field(
-        default_factory=list
-    )  # sorted, on the wall clock, without empty windows
+    # sorted, on the wall clock, without empty windows
+    times_ns: list[tuple[int, int]] = field(default_factory=list)
 
     def differs(self, window: _Window) -> bool:
         """Whether the window cannot belong to this process."""
@@ -618,21 +604,18 @@ def _distinct(one: str, other: str) -> tuple[str, str]:
 
     Files of several ranks often have one name.
     """
-    parts = PurePath(one).parts, PurePath(other).parts
-    ends = (
-        ["/".join(path[-count:]) for path in parts]
-        for count in range(1, max(map(len, parts)) + 1)
-    )
-    shown = next((pair for pair in ends if pair[0] != pair[1]), [one, other])
-    return shown[0] or "one input", shown[1] or "another"
+    mine = PurePath(one).parts
+    theirs = PurePath(other).parts
+    for count in range(1, max(len(mine), len(theirs)) + 1):
+        if mine[-count:] != theirs[-count:]:
+            one = "/".join(mine[-count:])
+            other = "/".join(theirs[-count:])
+            break
+    return one or "one input", other or "another"
 
 
-SAME_COLUMNS = (
-    "start_ns",
-    "duration_ns",
-    "kind",
-    "stream",
-)  # columns with one meaning in all traces
+# columns with one meaning in all traces
+SAME_COLUMNS = ("start_ns", "duration_ns", "kind", "stream")
 
 T = TypeVar("T", bound=Hashable)
 Column = npt.NDArray[np.int32]
@@ -660,29 +643,18 @@ def combine(traces: Sequence[Trace]) -> Trace:
     modules, of_module = _unite([trace.modules for trace in traces])
     instructions, of_instruction = _unite([trace.instructions for trace in traces])
     devices, of_device = _unite([trace.devices for trace in traces])
-    for name, tables in (
-        ("module", of_module),
-        ("instruction", of_instruction),
-        ("device", of_device),
-    ):
+    united = {"module": of_module, "instruction": of_instruction, "device": of_device}
+    for name, tables in united.items():
         codes = [
             table[getattr(trace, name)]
             for trace, table in zip(traces, tables, strict=True)
         ]
         columns[name] = np.concatenate(codes)
-    columns["execution"] = np.concatenate([trace.execution for trace in traces]).astype(
-        np.int32
-    )  # combining adds devices
+    execution = np.concatenate([trace.execution for trace in traces])
+    columns["execution"] = execution.astype(np.int32)  # combining adds devices
     if len(devices) < sum(len(trace.devices) for trace in traces):
         _number_on(columns["execution"], columns["device"], columns["module"], traces)
-    launches = np.cumsum(
-        [0, *(int(trace.instance.max(initial=-1)) + 1 for trace in traces)]
-    )
-    instance = [
-        np.where(t.instance < 0, -1, t.instance + base)
-        for t, base in zip(traces, launches[:-1], strict=True)
-    ]
-    columns["instance"] = np.concatenate(instance).astype(np.int32)
+    columns["instance"] = _instances(traces)
     others = [
         replace(trace.other, device=table[trace.other.device])
         for trace, table in zip(traces, of_device, strict=True)
@@ -712,6 +684,20 @@ def combine(traces: Sequence[Trace]) -> Trace:
     )
 
 
+def _instances(traces: Sequence[Trace]) -> Column:
+    """Return int32[n]: the launch numbers of all traces, one trace after the other, made distinct;
+    -1 stays unknown.
+    """
+    found = []
+    first = 0
+    for trace in traces:
+        instance = trace.instance.astype(np.int64)
+        instance[instance >= 0] += first
+        found.append(instance)
+        first += int(trace.instance.max(initial=-1)) + 1
+    return np.concatenate(found).astype(np.int32)
+
+
 @dataclass
 class _About:
     """Everything but the activities of several traces, collected in their order."""
@@ -738,8 +724,8 @@ class _About:
         for process, known in trace.recordings.items():
             self.recordings.setdefault(process, known)
         for process, times in trace.compiling.items():
-            parts = [self.compiling[process]] if process in self.compiling else []
-            self.compiling[process] = np.concatenate([*parts, times])
+            earlier = self.compiling.get(process, times[:0])
+            self.compiling[process] = np.concatenate([earlier, times])
         for place, names in trace.kernels.items():
             self.kernels[place] = self.kernels.get(place, frozenset()) | names
 
@@ -755,8 +741,8 @@ def _said_once(traces: Sequence[Trace]) -> list[str]:
     files = {f"{PurePath(source.path).name}: " for source in sources}
     once: dict[str, dict[str, None]] = {}
     for line in chain.from_iterable(trace.warnings for trace in traces):
-        heads = (line[: end.end()] for end in _HEAD.finditer(line))
-        file = next((head for head in heads if head in files), "")
+        beginnings = (line[: end.end()] for end in _HEAD.finditer(line))
+        file = next((text for text in beginnings if text in files), "")
         names = once.setdefault(line[len(file) :], {})
         if file:
             names[file.removesuffix(": ")] = None
@@ -779,12 +765,13 @@ def _number_on(
     modules = int(module.max(initial=0)) + 1
     following = np.zeros((int(device.max(initial=0)) + 1) * modules, np.int32)
     ends = np.cumsum([len(trace) for trace in traces]).tolist()
-    for number in sorted(
-        range(len(traces)),
-        key=lambda at: int(traces[at].start_ns.min(initial=2**63 - 1)),
-    ):
-        first = ends[number] - len(traces[number])
+
+    def began_ns(number: int) -> int:
+        return int(traces[number].start_ns.min(initial=LATEST))
+
+    for number in sorted(range(len(traces)), key=began_ns):
         last = ends[number]
+        first = last - len(traces[number])
         rows = np.arange(first, last)[execution[first:last] >= 0]
         key = device[rows].astype(np.int64) * modules + module[rows]
         execution[rows] += following[key]
@@ -794,11 +781,8 @@ def _number_on(
 def _unite(tables: Sequence[tuple[T, ...]]) -> tuple[tuple[T, ...], list[Column]]:
     """Return the distinct values of all tables, and per table the new code of each old code."""
     codes: dict[T, int] = {}
-    maps = [
-        np.array(
-            [codes.setdefault(value, len(codes)) for value in table] or [0],
-            dtype=np.int32,
-        )
-        for table in tables
-    ]
+    maps = []
+    for table in tables:
+        new = [codes.setdefault(value, len(codes)) for value in table]
+        maps.append(np.array(new or [0], np.int32))
     return tuple(codes), maps

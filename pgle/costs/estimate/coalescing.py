@@ -162,20 +162,23 @@ class _Walk:
         and the root.
         """
         found: list[Instruction] = []
-        todo, seen = [root], {root.name}
+        todo = [root]
+        seen = {root.name}
         while todo:
             item = todo.pop()
             operands = [
                 self.items[name] for name in item.operands if name in self.items
             ]
-            if operands and (
-                item.opcode == "reduce" or _is_tiled(item, operands[0].shape)
-            ):
+            if not operands:
+                continue
+            if item.opcode == "reduce" or _is_tiled(item, operands[0].shape):
                 found.append(item)
+                continue
+            if item.opcode in _NO_PATH:
                 continue
             for operand in operands:
                 is_same = operand.shape.count == item.shape.count
-                if item.opcode not in _NO_PATH and is_same and operand.name not in seen:
+                if is_same and operand.name not in seen:
                     seen.add(operand.name)
                     todo.append(operand)
         return found[0] if len(found) == 1 else None
@@ -223,7 +226,8 @@ def _warps(dimensions: tuple[int, ...], layout: _Layout) -> Sequence[_Places]:
     shape = Shape("", dimensions, minor_to_major=layout)
     count = shape.count
     warps = max(count // WARP, 1)
-    first = np.unique(np.linspace(0, warps - 1, _SAMPLES).astype(np.int64)) * WARP
+    chosen = np.linspace(0, warps - 1, _SAMPLES).astype(np.int64)
+    first = np.unique(chosen) * WARP
     linear = (first[:, None] + np.arange(WARP)).ravel()
     return _unravelled(shape, np.minimum(linear, max(count - 1, 0)))
 
@@ -263,39 +267,48 @@ def _places_in(
     """
     opcode = item.opcode
     if opcode in ("bitcast", "reshape"):
-        whole = item.shape if opcode == "bitcast" else Shape("", item.shape.dimensions)
-        target = operand if opcode == "bitcast" else Shape("", operand.dimensions)
-        same = item.shape.count == operand.count
-        return _unravelled(target, _ravelled(whole, places)) if same else None
+        return _reshaped(item, operand, places)
     if opcode == "transpose":
         back = {of: places[at] for at, of in enumerate(item.dimensions)}
-        full = sorted(back) == list(range(len(operand.dimensions)))
-        return [back[at] for at in range(len(back))] if full else None
-    if opcode == "broadcast":
-        full = len(item.dimensions) == len(operand.dimensions)
-        return [places[at] for at in item.dimensions] if full else None
-    if opcode == "slice" and len(item.slices) == len(places):
-        return [
-            start + at * stride
-            for at, (start, _, stride) in zip(places, item.slices, strict=True)
-        ]
-    if opcode in ("dynamic-slice", "dynamic-update-slice", "pad"):
-        inside = number == 0 and len(operand.dimensions) == len(places)
-        if not inside:
+        if sorted(back) != list(range(len(operand.dimensions))):
             return None
-        return [
-            np.minimum(at, max(size - 1, 0))
-            for at, size in zip(places, operand.dimensions, strict=True)
-        ]
+        return [back[at] for at in range(len(back))]
+    if opcode == "broadcast":
+        if len(item.dimensions) != len(operand.dimensions):
+            return None
+        return [places[at] for at in item.dimensions]
+    if opcode == "slice" and len(item.slices) == len(places):
+        slices = zip(places, item.slices, strict=True)
+        return [start + at * stride for at, (start, _, stride) in slices]
+    if opcode in ("dynamic-slice", "dynamic-update-slice", "pad"):
+        if number or len(operand.dimensions) != len(places):
+            return None
+        inside = zip(places, operand.dimensions, strict=True)
+        return [np.minimum(at, max(size - 1, 0)) for at, size in inside]
     if opcode == "concatenate":
-        return [
-            at % max(size, 1)
-            for at, size in zip(places, operand.dimensions, strict=True)
-        ]
+        inside = zip(places, operand.dimensions, strict=True)
+        return [at % max(size, 1) for at, size in inside]
     if opcode == "reduce":
         return None  # each thread reads along its own row, so it uses each sector whole
-    same_rank = operand.dimensions == item.shape.dimensions
-    return list(places) if same_rank else None
+    if operand.dimensions != item.shape.dimensions:
+        return None
+    return list(places)
+
+
+def _reshaped(
+    item: Instruction, operand: Shape, places: Sequence[_Places]
+) -> list[_Places] | None:
+    """Return the indices in the operand of a bitcast or a reshape, as `_places_in` does.
+
+    A bitcast keeps the order in memory; a reshape keeps the order of the indices.
+    """
+    result = item.shape
+    if result.count != operand.count:
+        return None
+    if item.opcode == "reshape":
+        result = Shape("", result.dimensions)
+        operand = Shape("", operand.dimensions)
+    return _unravelled(operand, _ravelled(result, places))
 
 
 def _counted(shape: Shape, places: Sequence[_Places]) -> Reads:
@@ -352,30 +365,20 @@ def _permutation(item: Instruction, operand: Shape) -> tuple[list[int], list[int
 
     Neighbours that stay together count as one dimension. Dimensions of size 1 do not count.
     """
-    of = (
-        item.dimensions
-        if item.opcode == "transpose"
-        else tuple(range(len(operand.dimensions)))
-    )
-    is_permutation = sorted(of) == list(range(len(operand.dimensions)))
-    if not is_permutation or len(of) != len(item.shape.dimensions):
+    dimensions = operand.dimensions
+    every = tuple(range(len(dimensions)))
+    of = item.dimensions if item.opcode == "transpose" else every
+    if sorted(of) != list(every) or len(of) != len(item.shape.dimensions):
         return [], []
-    known = [at for at in _order(operand) if operand.dimensions[at] > 1]
-    moved = [
-        known.index(of[at])
-        for at in _order(item.shape)
-        if operand.dimensions[of[at]] > 1
-    ]
+    known = [at for at in _order(operand) if dimensions[at] > 1]
+    in_result = [of[at] for at in _order(item.shape)]
+    moved = [known.index(at) for at in in_result if dimensions[at] > 1]
     runs: list[list[int]] = []
     for at in moved:
         if runs and at == runs[-1][-1] + 1:
             runs[-1].append(at)
         else:
             runs.append([at])
-    begins = sorted(run[0] for run in runs)
-    by_begin = {run[0]: run for run in runs}
-    sizes = [
-        prod(operand.dimensions[known[at]] for at in by_begin[begin])
-        for begin in begins
-    ]
-    return [begins.index(run[0]) for run in runs], sizes
+    by_place = sorted(runs)  # as in the operand
+    sizes = [prod(dimensions[known[at]] for at in run) for run in by_place]
+    return [by_place.index(run) for run in runs], sizes

@@ -25,10 +25,17 @@ Schema reference: Nsight Systems User Guide, "SQLite Schema Reference".
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections import Counter, defaultdict
+from collections.abc import (
+    Callable,
+    Collection,
+    Iterable,
+    Iterator,
+    Mapping,
+    Sequence,
+)
 from contextlib import closing
 from dataclasses import dataclass, field, replace
-from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -42,9 +49,10 @@ from pgle.trace.columns import (
     Flags,
     GrowingColumn,
     Ints,
-    changes,
     distinct,
+    heads,
     narrow,
+    run_lengths,
 )
 from pgle.trace.nsys.graphs import Graphs, read_graphs
 from pgle.trace.nsys.ranges import (
@@ -200,9 +208,8 @@ def _trace(
     rank = np.empty(len(used), np.int32)
     rank[by_name] = np.arange(len(used), dtype=np.int32)
     columns, in_graph = _in_order(found, graphs, launches, rank)
-    other = other_work(
-        found, graphs, {used[number]: at for at, number in enumerate(by_name)}
-    )
+    numbers = dict(zip(used, rank.tolist(), strict=True))
+    other = other_work(found, graphs, numbers)
     known = believed(columns, other, graphs.instructions, in_graph)
     kept: dict[str, Any] = {**known.columns}
     if not len(kept["start_ns"]):
@@ -408,23 +415,24 @@ class Calls:
 
 def read_calls(tables: Tables, ranges: Ranges, step: Callable[[int], None]) -> Calls:
     """Read the API calls, and find the thunk that was open on each call's thread."""
-    found: dict[int, tuple[GrowingColumn[np.int32], GrowingColumn[np.int32]]] = {}
-    for start, tid, correlation in tables.integers(
-        API, ("start", "globalTid", "correlationId")
-    ):
+    # by process: correlation ids, and the range in which each call began
+    ids: defaultdict[int, GrowingColumn[np.int32]]
+    ids = defaultdict(lambda: GrowingColumn(np.int32))
+    began_in: defaultdict[int, GrowingColumn[np.int32]]
+    began_in = defaultdict(lambda: GrowingColumn(np.int32))
+    wanted = ("start", "globalTid", "correlationId")
+    for start, tid, correlation in tables.integers(API, wanted):
         step(len(start))
-        began_in = ranges.open_at(tid, start)
+        ranges_of_calls = ranges.open_at(tid, start)
         for pid, rows in by_value(tid & PROCESS):
-            ids, numbers = found.setdefault(
-                pid, (GrowingColumn(np.int32), GrowingColumn(np.int32))
-            )
-            ids.append(correlation[rows])
-            numbers.append(began_in[rows])
+            ids[pid].append(correlation[rows])
+            began_in[pid].append(ranges_of_calls[rows])
     unknown = len(ranges.thunk) + NO_CALL
     lookups = {}
-    while found:
-        pid, (ids, numbers) = found.popitem()
-        lookups[pid] = Lookup(ids.join(), numbers.join(), unknown)
+    while ids:
+        pid, of_process = ids.popitem()  # freed process by process
+        numbers = began_in.pop(pid).join()
+        lookups[pid] = Lookup(of_process.join(), numbers, unknown)
     return Calls(lookups, ranges.thunk, ranges.reason)
 
 
@@ -464,14 +472,15 @@ class KernelNames:
         rows = np.flatnonzero((code >= 0) & good)
         if not len(rows):
             return
+        launched_by = thunk[rows]
         of = self._launches
-        known = (
-            of.instruction[thunk[rows]] if instruction is None else instruction[rows]
-        )
-        module = of.module[of.module_range[thunk[rows]]].astype(np.int64)
-        self._seen.update(
-            distinct((module << 40 | known) * len(self._names) + code[rows]).tolist()
-        )
+        if instruction is None:
+            known = of.instruction[launched_by]
+        else:
+            known = instruction[rows]
+        module = of.module[of.module_range[launched_by]].astype(np.int64)
+        keys = (module << 40 | known) * len(self._names) + code[rows]
+        self._seen.update(distinct(keys).tolist())
 
     def by_instruction(
         self, instructions: tuple[str, ...]
@@ -510,9 +519,8 @@ class Activities:
             name: GrowingColumn(narrowest) for name, narrowest in _COLUMNS.items()
         }
     )
-    devices: dict[tuple[int, int], int] = field(
-        default_factory=dict
-    )  # (globalPid, ordinal) of each device
+    # the number of each device, by (globalPid, ordinal)
+    devices: dict[tuple[int, int], int] = field(default_factory=dict)
     # batches of activities without instruction that have a possible time: columns of `OtherWork`,
     # the device as (globalPid, ordinal)
     others: list[tuple[npt.NDArray[Any], ...]] = field(default_factory=list)
@@ -548,18 +556,16 @@ class Activities:
             "start": start,
             "duration": duration,
             "stream": stream,
+            "thunk": thunk,
         }
         if graphs.present:
+            node, kernel = batch[6:8]
             instruction, shared, reason = graphs.resolve(
-                thunk, reason, pid, correlation, *batch[6:8]
+                thunk, reason, pid, correlation, node=node, kernel=kernel
             )
-            in_graph = (batch[6] != NULL) & (batch[6] != 0)
-            columns |= {
-                "instruction": instruction,
-                "shared": shared,
-                "in_graph": in_graph,
-            }
-        columns["thunk"] = thunk
+            columns["instruction"] = instruction
+            columns["shared"] = shared
+            columns["in_graph"] = (node != NULL) & (node != 0)
         good = reason == LeftOutReason.NONE
         if named is not None:
             named.add(batch[-1], thunk, columns.get("instruction"), good)
@@ -570,11 +576,10 @@ class Activities:
             others = (start, duration, pid, ordinal, stream, kinds, reason)
             self.add_others(timed, others)
             columns = {name: column[good] for name, column in columns.items()}
-            pid, ordinal = pid[good], ordinal[good]
-        columns |= {
-            "device": self._devices(pid, ordinal),
-            "kind": np.full(len(pid), kind, np.uint8),
-        }
+            pid = pid[good]
+            ordinal = ordinal[good]
+        columns["device"] = self._devices(pid, ordinal)
+        columns["kind"] = np.full(len(pid), kind, np.uint8)
         for name, column in columns.items():
             self.columns[name].append(column)
 
@@ -592,11 +597,11 @@ class Activities:
         """Return the number of each activity's device; a new device gets the next number."""
         device = np.empty(len(pid), np.int32)
         for process, rows in by_value(pid):
-            mine = np.empty(len(ordinal[rows]), np.int32)
-            for number, some in by_value(ordinal[rows]):
-                mine[some] = self.devices.setdefault(
-                    (process, number), len(self.devices)
-                )
+            ordinals = ordinal[rows]
+            mine = np.empty(len(ordinals), np.int32)
+            for number, some in by_value(ordinals):
+                place = (process, number)
+                mine[some] = self.devices.setdefault(place, len(self.devices))
             device[rows] = mine
         return device
 
@@ -615,9 +620,10 @@ def read_activities(
         wanted += ["graphNodeId", "shortName"]
     for table, kind in ACTIVITIES.items():
         named = names if kind is ActivityKind.KERNEL and names else None
-        for batch in tables.integers(
-            table, wanted if graphs.present or named is None else [*wanted, "shortName"]
-        ):
+        columns = wanted
+        if named is not None and not graphs.present:
+            columns = [*wanted, "shortName"]
+        for batch in tables.integers(table, columns):
             step(len(batch[0]))
             found.add(calls, graphs, kind, batch, named)
     return found
@@ -625,12 +631,11 @@ def read_activities(
 
 def by_time(device: Codes, start: Ints) -> Codes | slice:
     """Return the order of the rows by (device, start); ties keep their order."""
-    if bool((start[1:] >= start[:-1]).all()):  # nsys exports one process like this
+    if (start[1:] >= start[:-1]).all():  # nsys exports one process like this
         if not len(device) or device.min() == device.max():
             return slice(None)
-        return np.argsort(device, kind="stable").astype(
-            np.int32
-        )  # saves memory; two-byte numbers are sorted by counting
+        # saves memory; two-byte numbers are sorted by counting
+        return np.argsort(device, kind="stable").astype(np.int32)
     order = np.argsort(start, kind="stable").astype(np.int32)
     ordered: Codes = order[np.argsort(device[order], kind="stable")]
     return ordered
@@ -653,17 +658,7 @@ def number_executions(
         pairs = np.flatnonzero(seen)
     else:
         pairs = distinct(pair)
-    of_device, of_range = np.divmod(pairs, count)
-    of_module = launches.module[of_range].astype(np.int64)
-    order = np.lexsort(
-        (of_range, launches.module_start[of_range], of_module, of_device)
-    )
-    group = (of_device * len(launches.modules) + of_module)[order]
-    first = changes(group)
-    at = np.arange(len(order))
-    number = np.empty(len(order), np.int32)
-    number[order] = at - np.maximum.accumulate(np.where(first, at, 0))
-    number = narrow(number)
+    number = narrow(_places_in_time(pairs, launches))
     if not dense:
         found: Codes = number[np.searchsorted(pairs, pair)]
         return found
@@ -673,6 +668,23 @@ def number_executions(
     return result
 
 
+def _places_in_time(pairs: Ints, launches: XlaLaunches) -> npt.NDArray[np.int32]:
+    """Return int32[n]: the place of each module range among those of its module and device.
+
+    Args:
+        pairs: int64[n], device and module range: device × number of ranges + range.
+    """
+    device, module_range = np.divmod(pairs, len(launches.module_start))
+    module = launches.module[module_range].astype(np.int64)
+    began = launches.module_start[module_range]
+    order = np.lexsort((module_range, began, module, device))
+    first = heads(device[order], module[order])
+    sizes = run_lengths(first, len(order))
+    place = np.empty(len(order), np.int32)
+    place[order] = np.arange(len(order)) - np.repeat(first, sizes)
+    return place
+
+
 def number_launches(thunk: Codes, shared: Codes | None, thunks: int) -> Codes:
     """Number the launches from 0 in the order of their thunks.
 
@@ -680,9 +692,7 @@ def number_launches(thunk: Codes, shared: Codes | None, thunks: int) -> Codes:
     """
     if shared is not None:
         keys = thunk.astype(np.int64) << 32 | shared.astype(np.int64)
-        shares: Codes = (
-            np.unique(keys, return_inverse=True)[1].astype(np.int32).reshape(-1)
-        )
+        shares: Codes = np.unique(keys, return_inverse=True)[1].astype(np.int32)
         return shares
     used = np.zeros(thunks, np.bool_)
     used[thunk] = True
@@ -695,7 +705,9 @@ PID_MASK = 0xFFFFFF
 bit may be set.
 """
 
-_JAX_DEVICE = re.compile(r"#global=(\d{1,9}),local=(\d{1,9}),process=(\d{1,9})\b")
+_JAX_DEVICE = re.compile(
+    r"#global=(?P<global>\d{1,9}),local=(?P<local>\d{1,9}),process=\d{1,9}\b"
+)
 
 _NAMESPACE = re.compile(r"pid:\[\d{1,20}\]")
 """The link target of ``/proc/PID/ns/pid``. Exports of 2026 hold it as NamespacePID or SystemUID."""
@@ -727,37 +739,38 @@ def devices_of(tables: Tables, used: Iterable[tuple[int, int]]) -> tuple[Device,
     host = next(filter(None, _system(tables, "Hostname")), tables.path.stem)[:255]
     launchers = _launchers(tables)
     named = _named(tables)
-    pids = {pid for pid, _ in used}
-    names = {pid: f"{host}:{process_id(pid)}" for pid in pids}
-    if len(set(names.values())) < len(
-        pids
-    ):  # several virtual machines or hosts can have the same process id
-        names = {
-            pid: f"{host}/{(pid >> 48) & 0xFFFF}:{process_id(pid)}" for pid in pids
-        }
+    devices_by_pid = Counter(pid for pid, _ in used)
+    names = _process_names(host, devices_by_pid)
     found = []
     for pid, ordinal in used:
         mine = launchers.get(process_id(pid), {})
         number = mine.get(ordinal)
-        if number is None:
-            candidates = (
-                named.get(ordinal, set())
-                if len(used) > 1
-                else set().union(*named.values())
-            )
-            number = (
-                next(iter(candidates))
-                if len(candidates) == 1 and len(pids) == 1
-                else None
-            )
-        if (
-            number is None
-            and len(mine) == 1
-            and sum(other == pid for other, _ in used) == 1
-        ):
-            number = next(iter(mine.values()))
+        if number is None and len(devices_by_pid) == 1:
+            candidates = named.get(ordinal, set())
+            if len(used) == 1:
+                candidates = set().union(*named.values())
+            number = _only(candidates)
+        if number is None and devices_by_pid[pid] == 1:
+            number = _only(mine.values())
         found.append(Device(names[pid], ordinal, number))
     return tuple(found)
+
+
+def _process_names(host: str, pids: Iterable[int]) -> dict[int, str]:
+    """Return ``HOST:PID`` by globalPid.
+
+    Several virtual machines or hosts can have the same process id. Then the number of each is part
+    of all names.
+    """
+    names = {pid: f"{host}:{process_id(pid)}" for pid in pids}
+    if len(set(names.values())) == len(names):
+        return names
+    return {pid: f"{host}/{(pid >> 48) & 0xFFFF}:{process_id(pid)}" for pid in names}
+
+
+def _only(numbers: Collection[int]) -> int | None:
+    """Return the number if there is exactly one; else None."""
+    return next(iter(numbers)) if len(numbers) == 1 else None
 
 
 def _system(tables: Tables, *names: str) -> Iterator[str]:
@@ -797,35 +810,32 @@ def _launchers(tables: Tables) -> dict[int, dict[int, int]]:
 
     XLA names its launcher threads ``XlaLauncher:#global=…#``.
     """
-    names = {
-        identity: match
-        for identity, text in tables.texts(("XlaLauncher:",))
-        if (match := _JAX_DEVICE.search(text))
-    }
+    names: dict[object, re.Match[str]] = {}
+    for identity, text in tables.texts(("XlaLauncher:",)):
+        match = _JAX_DEVICE.search(text)
+        if match is not None:
+            names[identity] = match
     found: dict[int, dict[int, int]] = {}
-    if names:
-        for identity, tid in tables.rows("ThreadNames", ("nameId", "globalTid")):
-            if (
-                isinstance(tid, int)
-                and isinstance(identity, int)
-                and (match := names.get(identity))
-            ):
-                found.setdefault(process_id(tid), {})[int(match[2])] = int(match[1])
+    if not names:
+        return found
+    for name, tid in tables.rows("ThreadNames", ("nameId", "globalTid")):
+        named = names.get(name)
+        if named is not None and isinstance(tid, int):
+            of_process = found.setdefault(process_id(tid), {})
+            of_process[int(named["local"])] = int(named["global"])
     return found
 
 
 def _named(tables: Tables) -> dict[int, set[int]]:
     """Return the global devices by ordinal, from XLA's device names (``Xla:#global=…#``)."""
     found: dict[int, set[int]] = {}
-    for name, ordinal in tables.rows(
-        "TARGET_INFO_NVTX_CUDA_DEVICE", ("name", "deviceId")
-    ):
-        if (
-            isinstance(name, str)
-            and isinstance(ordinal, int)
-            and (match := _JAX_DEVICE.search(name))
-        ):
-            found.setdefault(ordinal, set()).add(int(match[1]))
+    rows = tables.rows("TARGET_INFO_NVTX_CUDA_DEVICE", ("name", "deviceId"))
+    for name, ordinal in rows:
+        if not isinstance(name, str) or not isinstance(ordinal, int):
+            continue
+        match = _JAX_DEVICE.search(name)
+        if match is not None:
+            found.setdefault(ordinal, set()).add(int(match["global"]))
     return found
 
 
@@ -833,31 +843,32 @@ def recordings(
     tables: Tables, used: Iterable[tuple[int, int]], devices: Sequence[Device]
 ) -> dict[str, Recording]:
     """Return facts about each process's recording."""
-    began = (
-        value
-        for (value,) in tables.rows("TARGET_INFO_SESSION_START_TIME", ("utcEpochNs",))
-    )
-    utc_ns = next(
-        (value for value in began if isinstance(value, int) and value > 0), None
-    )  # the origin of all times
-    namespace = next(
-        filter(_NAMESPACE.fullmatch, _system(tables, "NamespacePID", "SystemUID")), ""
-    )
+    utc_ns = _session_start(tables)
+    identities = _system(tables, "NamespacePID", "SystemUID")
+    namespace = next(filter(_NAMESPACE.fullmatch, identities), "")
     gpus = _gpus(tables)
     # exports of nsys 2024 and later
     rows = tables.rows("TARGET_INFO_CUDA_DEVICE", ("pid", "cudaId", "gpuId"))
     by_ordinal = {(pid, ordinal): gpu for pid, ordinal, gpu in rows}
     of_process: dict[str, list[object]] = {}
     for (pid, ordinal), device in zip(used, devices, strict=True):
-        of_process.setdefault(device.process, []).append(
-            by_ordinal.get((process_id(pid), ordinal))
-        )
+        gpu = by_ordinal.get((process_id(pid), ordinal))
+        of_process.setdefault(device.process, []).append(gpu)
     found = {}
     for name, chosen in of_process.items():
-        ours = chosen if all(gpu in gpus for gpu in chosen) else [*gpus]
+        is_known = all(gpu in gpus for gpu in chosen)
+        ours = chosen if is_known else [*gpus]
         seen = frozenset().union(*(gpus[gpu] for gpu in ours))
         found[name] = Recording(utc_ns, seen, namespace)
     return found
+
+
+def _session_start(tables: Tables) -> int | None:
+    """Return the origin of all times, in ns since 1970; None if the export lacks it."""
+    for (value,) in tables.rows("TARGET_INFO_SESSION_START_TIME", ("utcEpochNs",)):
+        if isinstance(value, int) and value > 0:
+            return value
+    return None
 
 
 def _gpus(tables: Tables) -> Mapping[object, frozenset[str]]:
@@ -874,12 +885,9 @@ def _gpus(tables: Tables) -> Mapping[object, frozenset[str]]:
 
 def exporter(tables: Tables) -> dict[str, str]:
     """Return what the exporter says about itself."""
+    wanted = ("name", ("EXPORT_PRODUCT", "EXPORT_SCHEMA_VERSION"))
     for table in ("META_DATA_EXPORT", "EXPORT_META_DATA"):
-        rows = tables.rows(
-            table,
-            ("name", "value"),
-            like=("name", ("EXPORT_PRODUCT", "EXPORT_SCHEMA_VERSION")),
-        )
+        rows = tables.rows(table, ("name", "value"), like=wanted)
         found = {str(name): str(value) for name, value in rows}
         if found:
             return found
@@ -888,12 +896,13 @@ def exporter(tables: Tables) -> dict[str, str]:
 
 def xla_flags(tables: Tables) -> str:
     """Return XLA_FLAGS of the recorded process: only the words that begin with ``--xla``."""
-    captured = tables.rows(
-        "META_DATA_CAPTURE", ("value",), like=("value", ("XLA_FLAGS=",))
-    )  # NAME="value"
-    variables = map(_VARIABLE.search, _system(tables, "DeviceEnvironment"))
-    texts = chain(
-        (value for (value,) in captured if isinstance(value, str)),
-        (found[1] for found in variables if found),
-    )
-    return " ".join(_FLAG.findall(next(texts, "")))
+    # NAME="value"
+    like = ("value", ("XLA_FLAGS=",))
+    for (value,) in tables.rows("META_DATA_CAPTURE", ("value",), like=like):
+        if isinstance(value, str):
+            return " ".join(_FLAG.findall(value))
+    for environment in _system(tables, "DeviceEnvironment"):
+        variable = _VARIABLE.search(environment)
+        if variable is not None:
+            return " ".join(_FLAG.findall(variable[1]))
+    return ""

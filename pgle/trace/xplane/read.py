@@ -28,6 +28,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
+from itertools import compress
 from typing import Any, TypeVar
 
 import numpy as np
@@ -135,6 +136,43 @@ class GatheredEvents:
         blocks = self.parts.pop(name)
         return np.concatenate(blocks) if blocks else np.empty(0, _TYPES[name])
 
+    def add_others(
+        self,
+        device: Device,
+        stream: int,
+        found: Mapping[str, npt.NDArray[Any]],
+        reason: npt.NDArray[np.uint8],
+    ) -> None:
+        """Count the activities without instruction, and keep those that have a time.
+
+        Args:
+            found: the columns of all activities of one batch.
+            reason: uint8[n], why an activity belongs to no instruction, as `LeftOutReason`.
+        """
+        others = reason > 0
+        self.left_out.add(reason[others], found["duration_ns"][others])
+        timed = others & ~np.isin(reason, WITHOUT_TIME)
+        names = ("start_ns", "duration_ns", "kind")
+        columns = {name: found[name][timed] for name in names}
+        columns["reason"] = reason[timed]
+        columns["stream"] = np.full(len(columns["kind"]), stream, np.int32)
+        self.others.append((device, columns))
+
+    def add_kernels(
+        self, libraries: Mapping[int, str], found: Mapping[str, npt.NDArray[Any]]
+    ) -> None:
+        """Remember which library kernels ran for which instruction.
+
+        Args:
+            libraries: the names of these kernels, by id.
+            found: the columns of one batch.
+        """
+        for identity, name in libraries.items():
+            rows = np.flatnonzero(found["kernel"] == identity)
+            pairs = found["module"][rows] << 32 | found["instruction"][rows]
+            for pair in distinct(pairs).tolist():
+                self.kernels.add((pair >> 32, pair & 0xFFFFFFFF, name))
+
     def other_work(self, numbers: Mapping[Device, int]) -> OtherWork:
         """Return the activities without instruction on the devices in `numbers`."""
         parts = []
@@ -163,13 +201,11 @@ class GatheredEvents:
 
     def append(self, **columns: npt.ArrayLike) -> None:
         """Add rows. A column may be a single value for all rows."""
+        rows = np.shape(columns["start_ns"])
         for name, values in columns.items():
-            of_type = np.array(
-                values, _TYPES[name]
-            )  # a copy, because a slice would keep the whole block in memory
-            self.parts[name].append(
-                np.broadcast_to(of_type, np.shape(columns["start_ns"]))
-            )
+            # a copy, because a slice would keep the whole block in memory
+            of_type = np.array(values, _TYPES[name])
+            self.parts[name].append(np.broadcast_to(of_type, rows))
 
     def kernel_names(self) -> dict[tuple[str, str], frozenset[str]]:
         """Return the names of library kernels by module and instruction."""
@@ -200,46 +236,27 @@ def _add_gpu_plane(
         for identity, item in plane.rest.event_metadata.items()
         if LIBRARIES.search(item.name)
     }
-    for line in (Line(data, *span) for span in plane.lines):
-        if not line.name.startswith(
-            "Stream #"
-        ):  # other lines repeat or summarise these events
-            continue
+    for span in plane.lines:
+        line = Line(data, *span)
+        if not line.name.startswith("Stream #"):
+            continue  # other lines repeat or summarise these events
+        stream = line.identity & 0x7FFFFFFF
         for events in read_events(data, line.starts, line.ends, WANTED, plane.stat_ids):
             found, reason = _activities(
                 events, data, strings, gathered, line.timestamp_ns
             )
             others = reason > 0
             if others.any():
-                gathered.left_out.add(reason[others], found["duration_ns"][others])
-                timed = others & ~np.isin(reason, WITHOUT_TIME)
-                columns = {
-                    name: found[name][timed]
-                    for name in ("start_ns", "duration_ns", "kind")
-                }
-                columns |= {
-                    "stream": np.full(
-                        len(columns["kind"]), line.identity & 0x7FFFFFFF, np.int32
-                    ),
-                    "reason": reason[timed],
-                }
-                gathered.others.append((device, columns))
+                gathered.add_others(device, stream, found, reason)
                 found = {name: column[~others] for name, column in found.items()}
             if not len(found["start_ns"]):
                 continue
-            for identity, name in libraries.items():
-                rows = np.flatnonzero(found["kernel"] == identity)
-                pairs = distinct(
-                    found["module"][rows] << 32 | found["instruction"][rows]
-                ).tolist()
-                gathered.kernels.update(
-                    (pair >> 32, pair & 0xFFFFFFFF, name) for pair in pairs
-                )
+            gathered.add_kernels(libraries, found)
             gathered.append(
                 **found,
                 top=scopes.outermost(found["scope"]),
                 device=gathered.devices.setdefault(device, len(gathered.devices)),
-                stream=line.identity & 0x7FFFFFFF,
+                stream=stream,
             )
 
 
@@ -255,16 +272,18 @@ def _activities(
     The second value says why an activity belongs to no instruction, as `LeftOutReason`.
     """
     stats = events.stats
-    activity = np.ones(len(events), bool)
+    is_activity = np.ones(len(events), bool)
     for name in _NOT_ACTIVITIES:
-        activity &= stats[name].form == ABSENT
+        is_activity &= stats[name].form == ABSENT
     start, duration = events.times_ns(origin_ns)
     instruction = strings[0].codes_of(stats["hlo_op"], data)
     module = strings[1].codes_of(stats["hlo_module"], data)
+    lacks_instruction = instruction < 0
+    lacks_module = module < 0
     reason = np.zeros(len(events), np.uint8)
-    reason[(instruction >= 0) & (module < 0)] = LeftOutReason.NO_MODULE
-    reason[(instruction < 0) & (module >= 0)] = LeftOutReason.NO_THUNK
-    reason[(instruction < 0) & (module < 0)] = LeftOutReason.NO_RANGE
+    reason[lacks_module] = LeftOutReason.NO_MODULE
+    reason[lacks_instruction] = LeftOutReason.NO_THUNK
+    reason[lacks_instruction & lacks_module] = LeftOutReason.NO_RANGE
     reason[stats["cuda_graph_exec_id"].form != ABSENT] = LeftOutReason.GRAPH_LAUNCH
     wrong = without_time(start, start + duration)
     reason[wrong > 0] = wrong[wrong > 0]
@@ -282,11 +301,10 @@ def _activities(
         "kernel": events.metadata,
         "kind": kind,
     }
-    if activity.all():
+    if is_activity.all():
         return columns, reason
-    return {name: column[activity] for name, column in columns.items()}, reason[
-        activity
-    ]
+    columns = {name: column[is_activity] for name, column in columns.items()}
+    return columns, reason[is_activity]
 
 
 def _add_host_plane(
@@ -305,20 +323,17 @@ def _add_host_plane(
         ]
         if not parts:
             continue
-        thunks = {
-            name: np.concatenate([part[name] for part in parts]) for name in parts[0]
-        }
+        thunks = {}
+        for name in parts[0]:
+            thunks[name] = np.concatenate([part[name] for part in parts])
         keep = ~enclosing(thunks.pop("start_ps"), thunks.pop("end_ps"))
         thunks = {name: column[keep] for name, column in thunks.items()}
         ordinals = distinct(thunks["device"])
-        devices = [Device(process, number) for number in ordinals.tolist()]
-        codes = np.array(
-            [
-                gathered.devices.setdefault(each, len(gathered.devices))
-                for each in devices
-            ],
-            np.int32,
-        )
+        numbers = []
+        for ordinal in ordinals.tolist():
+            device = Device(process, ordinal)
+            numbers.append(gathered.devices.setdefault(device, len(gathered.devices)))
+        codes = np.array(numbers, np.int32)
         thunks["device"] = codes[np.searchsorted(ordinals, thunks["device"])]
         gathered.append(
             **thunks, correlation=0, scope=0, stream=stream, kind=ActivityKind.HOST
@@ -409,24 +424,20 @@ def find_runs(logdir: AnyPath) -> list[list[AnyPath]]:
     if here := _xplanes_in(logdir):
         return [here]
     for parent in (logdir / "plugins" / "profile", logdir / "profile", logdir):
-        runs = (
-            sorted(parent.iterdir(), key=lambda path: path.name, reverse=True)
-            if parent.is_dir()
-            else []
-        )
-        if found := [
-            files for run in runs if run.is_dir() and (files := _xplanes_in(run))
-        ]:
+        if not parent.is_dir():
+            continue
+        runs = [run for run in parent.iterdir() if run.is_dir()]
+        runs.sort(key=lambda path: path.name, reverse=True)
+        found = [files for files in map(_xplanes_in, runs) if files]
+        if found:
             return found
     return []
 
 
 def _xplanes_in(directory: AnyPath) -> list[AnyPath]:
     """Return the xplane files of one directory, ordered by name."""
-    return sorted(
-        (path for path in directory.iterdir() if path.name.endswith(_SUFFIXES)),
-        key=lambda path: path.name,
-    )
+    files = [path for path in directory.iterdir() if path.name.endswith(_SUFFIXES)]
+    return sorted(files, key=lambda path: path.name)
 
 
 def read_xplane(
@@ -474,10 +485,8 @@ def read_xplane(
             ) from None
         messages.extend(f"{path.name}: {message}" for message in space.messages)
         seen_planes |= {plane.name: plane.gpu is not None for plane in space.planes}
-        del (
-            data,
-            space,
-        )  # freed before the columns are joined: the file takes more memory
+        # freed before the columns are joined: the file takes more memory
+        del data, space
     if not any(len(part) for part in gathered.parts["start_ns"]):
         raise _nothing_found(paths, gathered, seen_planes)
     table = _table(gathered, hlo, paths, _shorten(messages), recordings)
@@ -489,13 +498,11 @@ def _recording(space: Space, data: bytes) -> Recording:
     began = profile_start_ns(space, data)
     for plane in space.planes:
         if plane.gpu is not None:
-            major, minor = (
-                plane.stat_value(f"compute_cap_{part}") for part in ("major", "minor")
-            )
+            major = plane.stat_value("compute_cap_major")
+            minor = plane.stat_value("compute_cap_minor")
             capability = None if major is None else (major, minor or 0)
-            return Recording(
-                began, vendor=plane.stat_word("device_vendor"), capability=capability
-            )
+            vendor = plane.stat_word("device_vendor")
+            return Recording(began, vendor=vendor, capability=capability)
     return Recording(began)
 
 
@@ -593,9 +600,8 @@ def _used(
     """Drop the values that no row uses, and renumber the codes."""
     used = np.bincount(codes, minlength=len(values)) > 0
     number = (np.cumsum(used) - 1).astype(np.int32)
-    return number[codes], tuple(
-        value for value, kept in zip(values, used.tolist(), strict=True) if kept
-    )
+    kept = tuple(compress(values, used.tolist()))
+    return number[codes], kept
 
 
 def _table(
@@ -608,9 +614,8 @@ def _table(
     """Make a Trace from the columns, ordered by (device, start)."""
     found = tuple(gathered.devices)
     devices = tuple(sorted(found))
-    device = np.array([devices.index(item) for item in found], np.int32)[
-        gathered.column("device")
-    ]
+    place = np.array([devices.index(item) for item in found], np.int32)
+    device = place[gathered.column("device")]
     start = gathered.column("start_ns")
     order = np.lexsort((start, device))
     columns = {"start_ns": start[order], "device": device[order]}
@@ -634,11 +639,11 @@ def _table(
     kept["instruction"], instructions = _used(kept["instruction"], names)
     kept["top"] = kept["run"] + 1
     rows = LaunchRows(**{item.name: kept[item.name] for item in fields(LaunchRows)})
-    by_code = {
-        code: proto
-        for code, key in enumerate(modules)
-        if (proto := _hlo_of(key, hlo)) is not None
-    }
+    by_code = {}
+    for code, key in enumerate(modules):
+        proto = _hlo_of(key, hlo)
+        if proto is not None:
+            by_code[code] = proto
     kept["execution"], kept["instance"] = number_launches(rows, instructions, by_code)
     unresolved = sorted(gathered.left_out.unresolved(), key=lambda item: item.reason)
     sources = [Source(str(path), "xplane") for path in paths]
