@@ -118,6 +118,23 @@ def test_moves_that_cannot_be_lowered_for_gpus_are_a_warning_with_a_remedy(
     assert capfd.readouterr().err.count("pgle: warning:") == 1
 
 
+MANY_OPERATIONS = """
+import jax, jax.numpy as jnp
+train_step = jax.jit(lambda x: jnp.tanh(x @ x))
+for width in (8, 2048):
+    x = jnp.ones((width, width))
+    print(width, " dot(" in train_step.lower(x).compile().as_text())
+    for _ in range(2): train_step(x)
+"""
+
+
+def test_a_small_step_of_many_operations_is_not_compiled_for_the_cpu(captured):
+    module = captured(MANY_OPERATIONS)
+    assert "tensor<2048x2048xf32>" in module.read_text()
+    said = (module.parent / OUTPUT).read_text().splitlines()
+    assert said == ["8 True", "2048 False"]
+
+
 CALLS_BACK = """
 import jax, jax.numpy as jnp, numpy as np
 @jax.jit

@@ -20,7 +20,7 @@ import time
 
 from pgle_hook import SetAside, guarded, jax_private
 from pgle_hook.alternatives import Alternatives
-from pgle_hook.for_gpus import GpuAnswers, Lowering
+from pgle_hook.for_gpus import OPERATIONS, GpuAnswers, Lowering
 from pgle_hook.records import Sources, describe, is_own, restore_flags, write_json
 from pgle_hook.served import Served
 
@@ -423,9 +423,6 @@ def _option(build, name, default):
 # results are sharded, or Shardy decides it, its code for CPUs is not even generated (`lowering`).
 # All virtual devices are on this one machine, so a module is judged by what all of them do
 # together.
-
-# arithmetic operations per execution, loops counted once, above which a module is large
-OPERATIONS = 1e10
 
 BYTES = 2e8  # bytes that it reads and writes, above which a module is large
 

@@ -216,6 +216,18 @@ def _no_cudnn(module):
 BYTES = 1e8
 """Bytes of arguments and results, over all devices, above which a program is not executed."""
 
+# arithmetic operations per execution, loops counted once, above which a program is not executed
+OPERATIONS = 1e10
+
+
+def _is_long(module, jaxpr):
+    """Whether a program has more than `OPERATIONS` and no effect besides its results. Its code for
+    CPUs would take seconds to compile, and is not executed.
+    """
+    if getattr(jaxpr, "effects", True):
+        return False
+    return jax_private.operations_before(module) > OPERATIONS
+
 
 class Lowering:
     """Lowers for GPUs, and decides what to compile.
@@ -323,7 +335,8 @@ class Lowering:
         except Exception as error:
             why = error
         if for_gpus is not None and self._least is not None:
-            zeros = jax_private.signature(for_gpus.module, self._least)
+            least = 0 if _is_long(for_gpus.module, jaxpr) else self._least
+            zeros = jax_private.signature(for_gpus.module, least)
             if zeros is not None:
                 return self._note(for_gpus, for_gpus.module, zeros)
         try:

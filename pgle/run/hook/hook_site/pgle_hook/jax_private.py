@@ -391,12 +391,7 @@ def _answer_costs(kind, backend, modules):
             return known
         _, module = modules[id(this)]
         try:
-            bindings = sys.modules[device_types()[0].__module__]
-            code = lowering().module_to_bytecode(module)
-            hlo = bindings.mlir.mlir_module_to_xla_computation(
-                code, use_tuple_args=False
-            ).as_hlo_module()
-            costs = bindings.hlo_module_cost_analysis(backend, hlo)
+            costs = _costs_before(module, backend)
             devices = module.operation.attributes["mhlo.num_partitions"].value
         except Exception:  # a release without these parts
             return known
@@ -405,6 +400,29 @@ def _answer_costs(kind, backend, modules):
 
     new_cost.is_ours = True
     kind.cost_analysis = new_cost
+
+
+def _costs_before(module, backend):
+    """XLA's analysis of jax's module before optimization, by name, for all devices together."""
+    bindings = sys.modules[device_types()[0].__module__]
+    code = lowering().module_to_bytecode(module)
+    computation = bindings.mlir.mlir_module_to_xla_computation(
+        code, use_tuple_args=False
+    )
+    return bindings.hlo_module_cost_analysis(backend, computation.as_hlo_module())
+
+
+def operations_before(module):
+    """Arithmetic operations of one execution of jax's module on all devices, before optimization;
+    loops count once. 0 if no backend is set up, or this jax cannot tell.
+    """
+    backend = getattr(backends(), "_backends", {}).get("cpu")
+    if backend is None:
+        return 0.0
+    try:
+        return _costs_before(module, backend).get("flops", 0.0)
+    except Exception:  # a release without these parts
+        return 0.0
 
 
 def signature(module, least):
