@@ -43,7 +43,7 @@ def main() -> None:
     parser.add_argument("--target", default="h100")
     parser.add_argument("--no-triton", action="store_true")
     parser.add_argument("name", nargs="*")
-    options = parser.parse_args()
+    options = parser.parse_intermixed_args()
     flags = (f"--{TRITON}=false",) if options.no_triton else ()
     for name in options.name or PROGRAMS:
         now = _side(options, name, "f32", flags)

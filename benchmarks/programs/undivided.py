@@ -351,6 +351,7 @@ PROGRAMS: Mapping[str, tuple[Callable[..., Any], Mapping[str, Any]]] = {
     "moe-expert8": (mixture, EXPERT8),
     "moe-data8": (mixture, DATA8),
     # the rule of the lever was done before these were written
+    "gpt-6-heads-fsdp8": (partial(gpt, width=768, heads=6), FSDP8),
     "gpt-tensor8": (partial(gpt, layers=8, batch=8), TENSOR_OF_8),
     "gpt-loop-data-fsdp8": (
         partial(gpt, layers=3, width=2048, batch=8, scan=False),

@@ -58,7 +58,7 @@ def notes(found: Scaling) -> Iterator[str]:
     if failed:
         rows = many(len(failed), "row")
         why = printable(failed[0].failure)
-        yield f"Not checked by a second compilation: {rows}; {why}"
+        yield sentence(f"{rows}: {why}")
     if control is not None:
         yield from _depending(control)
 

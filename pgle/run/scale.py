@@ -62,6 +62,7 @@ from pgle.run.rehearse_program import (
     settle,
     with_hosts_flag,
 )
+from pgle.run.second_compilation import unchecked
 from pgle.run.target import gpu_of, target_named_by
 from pgle.scale.answer import (
     RowControl,
@@ -576,7 +577,8 @@ def _with_profile(
             again = session.with_other_kernels(CONTROL, wanted.flags)
             other = session.schedule(CONTROL, again)
         except UserError as error:
-            return replace(row, control=RowControl(flag, failure=str(error))), made
+            found = RowControl(flag, failure=unchecked(error))
+            return replace(row, control=found), made
     if other.fingerprint and other.fingerprint == first.fingerprint:
         return replace(row, control=RowControl(flag)), made
     second, _ = _priced(request, empty, _made(other, asked, grown))

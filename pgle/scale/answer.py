@@ -71,7 +71,7 @@ class RowControl:
 
     flag: str  # the flag that makes XLA use them
     row: ScaleRow | None = None  # None if it makes the same program, or failed
-    failure: str = ""  # why it failed, in one line
+    failure: str = ""  # why there is no second compilation, in one line
 
 
 @dataclass(frozen=True)

@@ -110,3 +110,13 @@ def test_the_edit_says_how_such_a_loop_begins_in_the_type_of_the_data() -> None:
     assert wide.expected_us is not None
     assert narrow.expected_us is not None
     assert wide.expected_us < narrow.expected_us <= wide.most_us
+
+
+def test_cublas_takes_promoted_weights_from_a_kernel_of_its_own() -> None:
+    call = 'custom-call(h, own), custom_call_target="__cublas$gemm",'
+    text = RNN.replace(
+        "dot(h, own), lhs_contracting_dims={1}, rhs_contracting_dims={0},", call
+    )
+    flow = Flow(priced(text, {}).module)
+    found = [*Retyped(flow, PRODUCTS, Carried(flow)).promotions]
+    assert [(product, item.operands) for product, item in found] == [("y", ("own",))]

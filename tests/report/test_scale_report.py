@@ -369,4 +369,4 @@ def test_a_second_compilation_that_failed_is_named() -> None:
     notes = [
         str(note) for note in scale_page(found(row(8, 1e5, control=control))).notes
     ]
-    assert "Not checked by a second compilation: 1 row; XLA ended" in notes
+    assert "1 row: XLA ended." in notes

@@ -142,5 +142,5 @@ def test_scale_has_one_row(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> N
     request = Scale(("step.mlir",), cached=False, output=tmp_path)
     found, _ = scale._with_profile(request, row, asked, None)
     assert found.control is not None
-    assert (found.control.row, found.control.failure) == (None, ONLY)
+    assert (found.control.row, found.control.failure) == (None, UNCHECKED)
     assert only.scheduled == ["baseline"]

@@ -15,6 +15,7 @@ from pgle.account.levers.savings import between_kernels_us
 from pgle.account.step_costs import StepCosts
 from pgle.costs.estimate.estimate import estimator
 from pgle.xla.hardware import KERNEL_US
+from pgle.xla.hlo.module import Instruction
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,7 +25,7 @@ class Narrowed:
     kernels_us: Mapping[str, float]  # saved time by kernel
     communication_us: float  # saved exposed time if the shorter kernels hide less
     most_communication_us: float  # saved exposed time if they hide as much as before
-    casts_us: float  # cost of casting parameters, if each cast is a kernel
+    casts_us: float  # cost of casting parameters, and of casting them back, in kernels of their own
 
 
 def narrowed(
@@ -47,17 +48,20 @@ def narrowed(
     }
     all_us = fsum(us.values())
     left = 1 - fsum(saved.values()) / all_us if all_us > 0 else 1.0
-    hardware = step.hardware
-    casts = [
-        KERNEL_US + hardware.memory_us(1.5 * item.shape.size_bytes)
-        for item in retyped.cast_whole
-    ]
+    casts = [_cast_us(step, item) for item in retyped.cast_whole]
+    for product, item in retyped.promotions:
+        casts.append(step.count.get(product, 0.0) * _cast_us(step, item))
     return Narrowed(
         kernels_us=saved,
         communication_us=_unexposed_us(step, shares, left),
         most_communication_us=_unexposed_us(step, shares, 1.0),
         casts_us=fsum(casts),
     )
+
+
+def _cast_us(step: StepCosts, wide: Instruction) -> float:
+    """Microseconds of a kernel that casts an f32 array to 16 bits, or back."""
+    return KERNEL_US + step.hardware.memory_us(1.5 * wide.shape.size_bytes)
 
 
 def _shares(step: StepCosts, retyped: Retyped) -> Mapping[str, float]:

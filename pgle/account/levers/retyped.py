@@ -71,6 +71,26 @@ class Retyped:
                 found.append(item)
         return found
 
+    @property
+    def promotions(self) -> Iterator[tuple[str, Instruction]]:
+        """Products, and conversions of their inputs to f32 that are kernels of their own. cuBLAS
+        converts nothing, and no other kernel computes the input, not even before the loop.
+        """
+        flow = self._flow
+        wide = () if self._carried is None else self._carried.products
+        for product in sorted(wide):
+            if flow.kernel[product] != product:
+                continue  # a fusion converts what it multiplies
+            own = self._before.instructions[product].operands
+            for name, before in zip(
+                self.module.instructions[product].operands, own, strict=True
+            ):
+                made_by = flow.made_by(before)
+                start = flow.before_loop(made_by) or made_by
+                is_given = start not in flow.nodes
+                if is_given and name not in self._before.instructions:
+                    yield product, self.module.instructions[name]
+
     @cached_property
     def _cast_names(self) -> Mapping[str, str]:
         """The name of a parameter's cast, by parameter."""
