@@ -351,28 +351,28 @@ class Masker:
 
     def kept(self, lines: bytes) -> bytes:
         """The next lines, masked. A piece of a line counts as a line."""
-        text = lines.decode(
-            "latin-1"
-        )  # each byte is one character, so encoding gives all bytes back
-        if not self._key_lines_left and not _PEM_BEGINS.search(text):
-            return kept_text(text).encode("latin-1")
-        return "".join(map(self._line, text.splitlines(keepends=True))).encode(
-            "latin-1"
-        )
+        # each byte is one character, so encoding gives all bytes back
+        text = lines.decode("latin-1")
+        if self._key_lines_left or _PEM_BEGINS.search(text):
+            kept = "".join(map(self._line, text.splitlines(keepends=True)))
+        else:
+            kept = kept_text(text)
+        return kept.encode("latin-1")
 
     def _line(self, line: str) -> str:
         if self._key_lines_left:
-            self._key_lines_left = (
-                0 if _PEM_ENDS.search(line) else self._key_lines_left - 1
-            )
-            self._in_body = (
-                self._in_body or len(line.strip()) >= 40
-            ) and _PEM_BODY.fullmatch(line) is not None
+            self._key_lines_left -= 1
+            if _PEM_ENDS.search(line):
+                self._key_lines_left = 0
+            is_long = len(line.strip()) >= 40
+            is_body = _PEM_BODY.fullmatch(line) is not None
+            self._in_body = is_body and (self._in_body or is_long)
             if self._in_body:
                 return MASK + line[len(line.rstrip("\r\n")) :]
             line = _PEM_AT_END.sub(MASK, line)
         if _PEM_BEGINS.search(line) and not _PEM_ENDS.search(line):
-            self._key_lines_left, self._in_body = MOST_KEY_LINES, True
+            self._key_lines_left = MOST_KEY_LINES
+            self._in_body = True
         return kept_text(line)
 
 
@@ -425,9 +425,8 @@ def _follows_its_name(before: str, word: str) -> bool:
     is_named = before.startswith("-") and "=" not in before and not _is_option(word)
     if is_named and _is_secret(before, word):
         return True
-    forms = (
-        form for option, form in _FOLLOWING.items() if re.fullmatch(option, before)
-    )
+    known = _FOLLOWING.items()
+    forms = (form for option, form in known if re.fullmatch(option, before))
     return any(re.fullmatch(form, word) for form in forms)
 
 
@@ -523,17 +522,17 @@ def _masked(name: str, value: str) -> str:
     if _is_secret(name, value):
         return MASK
     kept = kept_text(value)
-    return (
-        kept if kept == value or " " in value else MASK
-    )  # if the value is a command in quotes, its other words may matter
+    # if the value is a command in quotes, its other words may matter
+    return kept if kept == value or " " in value else MASK
 
 
 def _is_secret(name: str, value: str) -> bool:
     """Whether its name makes a value a credential."""
     found = _SECRET_NAME.search(name)
-    return (
-        found is not None and kept_text(f"{found[0]}={value}") != f"{found[0]}={value}"
-    )
+    if found is None:
+        return False
+    setting = f"{found[0]}={value}"
+    return kept_text(setting) != setting
 
 
 def _is_value(value: str) -> bool:

@@ -114,13 +114,15 @@ def with_program(words: list[str], cell: str) -> list[str]:
                 where=" ".join(words[at + 1 :]),
                 remedy=remedy,
             )
-    is_named = own[:1] != [] and own[0].endswith(".py")
-    path = Path(own[0] if is_named else PROGRAM)
+    path = Path(PROGRAM)
+    if own and own[0].endswith(".py"):
+        path = Path(own[0])
+        own = own[1:]
     if path.exists() and not path.read_text(errors="replace").startswith(MARK):
         remedy = "name another file: %%pgle … -- NAME.py"
         raise UserError("exists, and no cell wrote it", where=path, remedy=remedy)
     write_files({path: MARK + cell}, force=True)
-    return [*options, "--", PYTHON.name, str(path), *own[is_named:]]
+    return [*options, "--", PYTHON.name, str(path), *own]
 
 
 def register(shell: Any) -> None:

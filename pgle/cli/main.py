@@ -219,25 +219,24 @@ class LazyGroup(click.Group):
 
 
 def _versions(ctx: click.Context, _: click.Parameter, asked: bool) -> None:
-    if asked:
-        from importlib import metadata
-        from platform import python_version
+    """Print the versions of pgle, jax and Python, and end, if the user asks for them."""
+    if not asked:
+        return
+    from importlib import metadata
+    from platform import python_version
 
-        from pgle.run.ask.jaxlib import PLUGIN_PACKAGES
+    from pgle.run.ask.jaxlib import PLUGIN_PACKAGES
 
-        found = {
-            item.name.lower(): item.version
-            for item in metadata.distributions()
-            if item.name
-        }
-        names = [
-            name
-            for name in sorted(found)
-            if name in ("jax", "jaxlib", *PLUGIN_PACKAGES)
-        ]
-        others = "".join(f", {name} {found[name]}" for name in names) or ", no jax"
-        click.echo(f"pgle {__version__}{others}, Python {python_version()}")
-        ctx.exit()
+    wanted = ("jax", "jaxlib", *PLUGIN_PACKAGES)
+    found: dict[str, str] = {}
+    for item in metadata.distributions():
+        name = (item.name or "").lower()
+        if name in wanted:
+            found[name] = item.version
+    others = [f"{name} {version}" for name, version in sorted(found.items())]
+    versions = ", ".join(others or ["no jax"])
+    click.echo(f"pgle {__version__}, {versions}, Python {python_version()}")
+    ctx.exit()
 
 
 @click.group(

@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import TypeAlias
 
 from pgle.report.page import figures
 from pgle.report.page.html import templates
@@ -17,6 +18,10 @@ WIDTH = 440  # width of every chart in units; text is 12 units high, readable on
 HEIGHT = 230
 LETTER = 6.2  # width of a letter on average, in the same units
 WIDEST = 7.0  # the same in a wide font, so that texts side by side do not touch
+
+
+Point: TypeAlias = tuple[float, float]
+"""A place: its value on the horizontal axis, and on the vertical one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -174,25 +179,21 @@ class Plot:
             above = (self.margins.left, self.margins.top - 8)
             self._write("label", above, y.label, "start")
 
-    def line(
-        self, style: str, start: tuple[float, float], end: tuple[float, float]
-    ) -> None:
+    def line(self, style: str, start: Point, end: Point) -> None:
         """A straight line."""
         x1, y1 = self._place(*start)
         x2, y2 = self._place(*end)
         self._add("line", style, {"x1": x1, "y1": y1, "x2": x2, "y2": y2})
 
-    def path(self, style: str, points: Sequence[tuple[float, float]]) -> None:
+    def path(self, style: str, points: Sequence[Point]) -> None:
         """A line through points."""
         self._add("path", style, {"d": self._course(points)})
 
-    def area(self, style: str, points: Sequence[tuple[float, float]]) -> None:
+    def area(self, style: str, points: Sequence[Point]) -> None:
         """A filled polygon."""
         self._add("path", style, {"d": f"{self._course(points)}Z"})
 
-    def dot(
-        self, style: str, point: tuple[float, float], radius: float = 3, about: str = ""
-    ) -> None:
+    def dot(self, style: str, point: Point, radius: float = 3, about: str = "") -> None:
         """A dot at a point. A pointer over it shows `about`."""
         x, y = self._place(*point)
         self._add("circle", style, {"cx": x, "cy": y, "r": radius}, about)
@@ -200,8 +201,8 @@ class Plot:
     def box(
         self,
         style: str,
-        start: tuple[float, float],
-        end: tuple[float, float],
+        start: Point,
+        end: Point,
         *,
         strength: float = 1.0,
         about: str = "",
@@ -236,7 +237,7 @@ class Plot:
     def text(
         self,
         style: str,
-        point: tuple[float, float],
+        point: Point,
         text: str,
         anchor: str = "middle",
         *,
@@ -256,7 +257,7 @@ class Plot:
             self._write("label", (x + 14, y), name, "start")
             x += 30 + WIDEST * len(name)
 
-    def distance(self, one: tuple[float, float], other: tuple[float, float]) -> float:
+    def distance(self, one: Point, other: Point) -> float:
         """The distance between two points, in the chart's units."""
         return math.dist(self._place(*one), self._place(*other))
 
@@ -277,7 +278,7 @@ class Plot:
         x, y = place
         self._add("text", style, {"x": x, "y": y, "text-anchor": anchor}, text)
 
-    def _course(self, points: Sequence[tuple[float, float]]) -> str:
+    def _course(self, points: Sequence[Point]) -> str:
         """The line through points in the language of SVG paths."""
         places = (self._place(*point) for point in points)
         return "M" + "L".join(f"{x:.2f} {y:.2f}" for x, y in places)

@@ -17,7 +17,7 @@ from pgle.analyze.memory import Memory
 from pgle.analyze.window import StepParts
 from pgle.errors import cut, printable
 from pgle.report import charts
-from pgle.report.charts import Axis, Margins, Plot
+from pgle.report.charts import Axis, Margins, Plot, Point
 from pgle.report.page import figures
 from pgle.report.page.value import Chart, Page, Section
 from pgle.run.analyze import Analysis
@@ -488,7 +488,7 @@ def _draw_roof(plot: Plot, roof: Roof, speed: str) -> None:
 
 def _draw_points(plot: Plot, points: Sequence[RooflinePoint]) -> None:
     """Draw a dot for each kernel. Larger dots take more of the step. Close dots share a label."""
-    labels: dict[tuple[float, float], list[int]] = {}  # the kernels' numbers by place
+    labels: dict[Point, list[int]] = {}  # the kernels' numbers by place
     for number, point in enumerate(points, start=1):
         place = (point.intensity, point.tflops)
         share = point.us / points[0].us
