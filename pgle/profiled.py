@@ -60,15 +60,12 @@ class ProfiledSteps:
 
         _settle(jax)
         options: dict[str, Any] = {}
-        if make := getattr(
-            jax.profiler, "ProfileOptions", None
-        ):  # older jax releases lack it
-            options["profiler_options"] = make()
-            options[
-                "profiler_options"
-            ].python_tracer_level = (
-                0  # tracing Python calls takes time, and costs do not need it
-            )
+        make = getattr(jax.profiler, "ProfileOptions", None)
+        if make:  # older jax releases lack it
+            asked = make()
+            # tracing Python calls takes time, and costs do not need it
+            asked.python_tracer_level = 0
+            options["profiler_options"] = asked
         try:
             jax.profiler.start_trace(str(self.trace), **options)
             self.is_open = True

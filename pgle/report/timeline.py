@@ -224,9 +224,8 @@ class BarLabel(NamedTuple):
     shape: str = ""  # shape of its result
     source: str = ""  # file and line of the program
     cost: str = ""  # origin of its time: ``measured``, ``estimated`` …
-    follower: str = (
-        ""  # for an asynchronous collective, the first instruction after its done
-    )
+    # for an asynchronous collective, the first instruction after its done
+    follower: str = ""
 
 
 @dataclass(frozen=True)

@@ -194,9 +194,8 @@ class Advice:
     why: str = ""  # one line
     command: str = ""  # a command, as from `to_type`, or a flag to copy
     find: str = ""  # the instruction that the action is about
-    span_us: tuple[float, float] | None = (
-        None  # the part of the timeline that the action is about
-    )
+    # the part of the timeline that the action is about
+    span_us: tuple[float, float] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -241,9 +240,8 @@ class Page:
     tiles: tuple[Tile, ...] = ()  # shown on HTML pages only: step, exposed, idle
     # origin of the figures: (name, value)
     about: tuple[tuple[str, str], ...] = ()
-    paste: str = (
-        ""  # a line for a shell that is itself the answer; shown below the verdict
-    )
+    # a line for a shell that is itself the answer; shown below the verdict
+    paste: str = ""
     silent: tuple[str, ...] = ()  # keys of sections that are empty
 
     def __post_init__(self) -> None:
