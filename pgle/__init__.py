@@ -73,11 +73,9 @@ def step(number: int, name: str = "step") -> Iterator[None]:
     jax = sys.modules.get("jax")
     if hook is not None:
         hook.begin_step(int(number), "api")
-    mark: Any = (
-        nullcontext()
-        if jax is None
-        else jax.profiler.StepTraceAnnotation(name, step_num=number)
-    )
+    mark: Any = nullcontext()
+    if jax is not None:
+        mark = jax.profiler.StepTraceAnnotation(name, step_num=number)
     try:
         with mark:
             yield

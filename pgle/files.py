@@ -144,11 +144,9 @@ def check_file(path: AnyPath, *, pipe: bool = False) -> None:
         kind = "socket" if stat.S_ISSOCK(mode) else "device"
         if stat.S_ISFIFO(mode):
             kind = "pipe"
-        remedy = (
-            "name it -"
-            if str(path) == "/dev/stdin"
-            else "save what it gives in a file first"
-        )
+        remedy = "save what it gives in a file first"
+        if str(path) == "/dev/stdin":
+            remedy = "name it -"
         raise UserError(f"is a {kind}, a file is needed", where=path, remedy=remedy)
 
 

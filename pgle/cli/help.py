@@ -192,11 +192,9 @@ class Command(click.Command):
         elif ctx.obj is not None and not text.quiet:
             ctx.obj(answer)
         else:
-            sections = (
-                ("*",)
-                if ctx.meta.get("pgle.everything")
-                else ctx.meta.get("pgle.sections", ())
-            )
+            sections = ctx.meta.get("pgle.sections", ())
+            if ctx.meta.get("pgle.everything"):
+                sections = (plain.ALL,)
             plain.show(answer.page, sections=sections)
         ctx.exit(0 if answer.ok else answer.exit_code)
 

@@ -213,9 +213,9 @@ class LazyGroup(click.Group):
         from click.shell_completion import CompletionItem
 
         names = [name for name in COMMANDS if name.startswith(incomplete)]
-        return [
-            CompletionItem(name, help=COMMANDS[name]) for name in names
-        ] or super().shell_complete(ctx, incomplete)
+        if not names:
+            return super().shell_complete(ctx, incomplete)
+        return [CompletionItem(name, help=COMMANDS[name]) for name in names]
 
 
 def _versions(ctx: click.Context, _: click.Parameter, asked: bool) -> None:

@@ -37,18 +37,14 @@ def show_command(ctx: click.Context, /, path: AnyPath) -> Answer[Any]:
     """
     if is_trace(path):
         return _trace(path)
-    listed = (
-        0 if ctx.meta["pgle.as_json"] or ctx.meta["pgle.everything"] else report.ROWS
-    )
-    found = summarise(read_profile(path), top=listed)
-    known = module_records(found.provenance)
-    modules = {
-        str(module.get("name")): tuple(map(str, module.get("fingerprints", ())))
-        for module in known
-    }
-    page = report.profile_page(
-        str(path), found, next_steps.after_summary(path, modules)
-    )
+    lists_all = ctx.meta["pgle.as_json"] or ctx.meta["pgle.everything"]
+    found = summarise(read_profile(path), top=0 if lists_all else report.ROWS)
+    fingerprints: dict[str, tuple[str, ...]] = {}  # by module
+    for module in module_records(found.provenance):
+        name = str(module.get("name"))
+        fingerprints[name] = tuple(map(str, module.get("fingerprints", ())))
+    following = next_steps.after_summary(path, fingerprints)
+    page = report.profile_page(str(path), found, following)
     return answer("show", found, page, report.profile_document(str(path), found))
 
 

@@ -164,11 +164,11 @@ def _remarks(found: ProgramCosts) -> Iterator[str]:
         "matmuls": found.contention.product,
         "other kernels": found.contention.other,
     }
-    slower = [
-        f"{kind} take {figures.factor(item.likely)} as long"
-        for kind, item in slowdowns.items()
-        if item.samples
-    ]
+    slower: list[str] = []
+    for kind, item in slowdowns.items():
+        if item.samples:
+            factor = figures.factor(item.likely)
+            slower.append(f"{kind} take {factor} as long")
     if slower:
         launches = sum(item.samples for item in slowdowns.values())
         while_it_runs = f"while a collective runs, {', '.join(slower)}"

@@ -8,7 +8,7 @@ from pgle.errors import many, printable
 from pgle.next import Commands, to_way
 from pgle.report.page import figures
 from pgle.report.page.figures import Unit
-from pgle.report.page.value import Column, Page, Table, table
+from pgle.report.page.value import Column, Page, Table, Value, table
 from pgle.report.text import Document
 from pgle.steps.estimate import Entry, Trend
 
@@ -40,18 +40,12 @@ def history_page(
 
 def _entries(trend: Trend) -> Table:
     """A table of the entries, the newest first."""
-    rows = (
-        (
-            entry.time[:16],
-            printable(entry.commit),
-            entry.median_s * 1e6,
-            entry.median_s / trend.level_s - 1,
-            entry.spread,
-            entry.steps,
-            printable(entry.note),
-        )
-        for entry in reversed(trend.entries)
-    )
+    rows: list[tuple[Value, ...]] = []
+    for entry in reversed(trend.entries):
+        minute = entry.time[:16]
+        against_now = entry.median_s / trend.level_s - 1
+        step = (entry.median_s * 1e6, against_now, entry.spread, entry.steps)
+        rows.append((minute, printable(entry.commit), *step, printable(entry.note)))
     heads = (
         "time",
         "commit",

@@ -362,16 +362,14 @@ def _panels(found: RunFacts) -> tuple[tuple[Panel, ...], tuple[str, ...]]:
         after, lost_after = measured_panels(analysis.step, "after")
         return (*before[:1], *after[:1]), (*lost_before, *lost_after)
     panels, notes = measured_panels(analysis.step)
-    simulated = "simulated" if analysis.step.trace.simulated else ""
-    schedules = (
-        panel_of(
-            label=item.label,
-            timeline=item.prediction.timeline,
-            note=simulated or item.prediction.costs_are,
-            module=item.module,
-        )
-        for item in found.schedules
-    )
+    schedules: list[Panel] = []
+    for item in found.schedules:
+        prediction = item.prediction
+        note = prediction.costs_are
+        if analysis.step.trace.simulated:
+            note = "simulated"
+        panel = panel_of(item.label, prediction.timeline, note, item.module)
+        schedules.append(panel)
     return (*schedules, *panels), notes
 
 

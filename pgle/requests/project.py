@@ -17,13 +17,12 @@ def project_file(folder: Path) -> Path | None:
     none.
     """
     for place in (folder, *folder.parents):
-        if lexists(
-            place / OWN
-        ):  # reading says what is wrong with a pipe or a dead link
-            return place / OWN
+        own = place / OWN
+        if lexists(own):  # reading says what is wrong with a pipe or a dead link
+            return own
         shared = place / SHARED
-        if shared.is_file() and b"tool.pgle" in read_bytes(
-            shared, max_bytes=MOST_BYTES
-        ):
+        if not shared.is_file():
+            continue
+        if b"tool.pgle" in read_bytes(shared, max_bytes=MOST_BYTES):
             return shared
     return None

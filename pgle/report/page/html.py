@@ -108,14 +108,15 @@ def style_sheet() -> str:
     """Return the style sheet of a page. The palettes are custom properties, chosen by the reader's
     system.
     """
-    light, dark = (
-        "".join(f"--{name}:{colour};" for name, colour in colours.items())
-        for colours in (LIGHT, DARK)
-    )
-    palettes = (
-        f":root{{{light}}}\n@media (prefers-color-scheme:dark){{:root{{{dark}}}}}\n"
-    )
-    return palettes + data_file("templates/page.css")
+    light = f":root{{{_properties(LIGHT)}}}"
+    dark = f"@media (prefers-color-scheme:dark){{:root{{{_properties(DARK)}}}}}"
+    rules = data_file("templates/page.css")
+    return f"{light}\n{dark}\n{rules}"
+
+
+def _properties(colours: Mapping[str, str]) -> str:
+    """A palette as custom properties."""
+    return "".join(f"--{name}:{colour};" for name, colour in colours.items())
 
 
 @cache

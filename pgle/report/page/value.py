@@ -94,13 +94,11 @@ class Table(msgspec.Struct, frozen=True, tag_field="kind", tag="table"):
     more: int = 0  # rows that were left out
 
     def __post_init__(self) -> None:
-        if (
-            any(len(row) != len(self.columns) for row in self.rows)
-            or not 0 <= self.shown < 1 << 31
-        ):
-            raise ValueError(
-                "rows of other lengths than the heads, or no number of rows"
-            )
+        heads = len(self.columns)
+        fit = all(len(row) == heads for row in self.rows)
+        if not fit or not 0 <= self.shown < 1 << 31:
+            what = "rows of other lengths than the heads, or no number of rows"
+            raise ValueError(what)
 
     def drawn(self) -> Drawn:
         """Return the columns that are not empty, as texts."""
