@@ -8,6 +8,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import IntEnum
 from functools import cached_property, lru_cache
+from itertools import chain
 from typing import Any, Literal, NamedTuple, TypeAlias
 
 import numpy as np
@@ -74,8 +75,8 @@ def parts_of(found: Breakdown) -> list[tuple[str, float]]:
 def part_names(*steps: Breakdown) -> list[str]:
     """The names of the parts that any of these steps has, in order."""
     names = list(PARTS.values())
-    colors = {color for step in steps for color, _ in colored_parts(step)}
-    if "other" in colors:
+    parts = chain.from_iterable(map(colored_parts, steps))
+    if any(color == "other" for color, _ in parts):
         names.insert(-1, OTHER_WORK)
     return names
 
