@@ -5,6 +5,7 @@ messages use.
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Iterable
 from os import PathLike
 from typing import TYPE_CHECKING
@@ -113,6 +114,12 @@ def named(text: str) -> str:
 def many(count: int, noun: str) -> str:
     """``1 gap``, ``2,000 gaps``."""
     return f"{count:,} {noun}" if count == 1 else f"{count:,} {noun}s"
+
+
+def with_counts(names: Iterable[str], sign: str = "x") -> str:
+    """Each different name, and how often it is there: ``8 x H100, 1 x T4``."""
+    counts = Counter(names)
+    return ", ".join(f"{count} {sign} {name}" for name, count in counts.items())
 
 
 def in_words(us: float) -> str:

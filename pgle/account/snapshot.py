@@ -6,22 +6,21 @@ the same one.
 
 from __future__ import annotations
 
-import hashlib
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
-from math import prod
 
 import msgspec
 
 from pgle.account.value import StepPart
 from pgle.errors import UserError, as_change, many
+from pgle.files import sha256
 from pgle.schedule.launch_order import launch_order
 from pgle.xla.async_opcodes import is_done
 from pgle.xla.async_pairs import result_shape
 from pgle.xla.collectives import group_size, walk_collectives
 from pgle.xla.hlo.module import Module
-from pgle.xla.owners import loops
+from pgle.xla.owners import known_times
 
 SCHEMA = "pgle.snapshot/1"
 MIB = 1 << 20
@@ -67,7 +66,7 @@ def collectives_of(module: Module) -> dict[str, CollectiveFacts]:
         if is_done(item):
             continue
         name = f"{kind} over {group_size(module, item)}"
-        times = prod(trips or 1 for _, trips in loops(module, item.name))
+        times = known_times(module, item.name)
         counts[name] += times
         sizes[name] += result_shape(module, item).size_bytes * times
     return {name: CollectiveFacts(counts[name], sizes[name]) for name in sorted(counts)}
@@ -83,7 +82,8 @@ def started(module: Module) -> list[str]:
 
 def order_of(module: Module) -> str:
     """A digest (16 hexadecimal digits) of the order in which a rank starts collectives."""
-    return hashlib.sha256("\n".join(started(module)).encode()).hexdigest()[:16]
+    lines = "\n".join(started(module))
+    return sha256(lines.encode())[:16]
 
 
 def to_text(snapshot: Snapshot) -> str:

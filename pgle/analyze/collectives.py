@@ -415,7 +415,12 @@ def late_ranks(waited: npt.NDArray[np.float64], devices: Sequence[int]) -> LateR
     most = np.bincount(usual.argmax(axis=1), minlength=len(devices))
     order = np.argsort(-mean_us, kind="stable").tolist()
     rows = tuple((devices[at], float(mean_us[at]), int(most[at])) for at in order)
-    return LateRanks(float(mean_us.sum()), rows, len(usual), waited / 1e3)
+    return LateRanks(
+        us=float(mean_us.sum()),
+        devices=rows,
+        steps=len(usual),
+        waited_us=waited / 1e3,
+    )
 
 
 def measured_collectives(

@@ -61,7 +61,7 @@ def find_pauses(windows: Sequence[DeviceWindow]) -> tuple[HostPause, ...]:
 def _pauses_us(window: DeviceWindow) -> Iterator[tuple[int, float]]:
     """Execution and microseconds of each pause of one rank."""
     gaps = window.waits.times
-    step = np.maximum(np.searchsorted(window.begins, gaps.start, side="right") - 1, 0)
+    step = window.steps_at(gaps.start)
     idle = np.bincount(step, weights=gaps.lengths, minlength=window.steps)
     above = idle - median(idle)
     noise = noise_of(np.abs(above))

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-import numpy as np
-
 from pgle.analyze.analysis import MeasuredStep
 from pgle.analyze.findings import ROWS, EvidenceRow, Observation
 from pgle.analyze.other_work import TO_TELL, OtherKind
@@ -125,10 +123,9 @@ def _compilations(step: MeasuredStep) -> Iterator[tuple[float, str]]:
             continue
         seen.add(process)
         times = window.compiling
-        at = np.searchsorted(window.begins, times.start, side="right") - 1
-        for place, ns in zip(at.tolist(), times.lengths.tolist(), strict=True):
-            execution = int(window.numbers[max(place, 0)])
-            yield ns / 1e3, f"in execution {execution}, in process {process}"
+        executions = window.numbers[window.steps_at(times.start)].tolist()
+        for number, ns in zip(executions, times.lengths.tolist(), strict=True):
+            yield ns / 1e3, f"in execution {number}, in process {process}"
 
 
 def window_remarks(step: MeasuredStep) -> Observation:

@@ -198,8 +198,7 @@ def step_parts(
         ran[at] += 1
         paused[at[:-1]] += 1
         for piece in _pieces(trace, window, main, finished, len(names)):
-            begun = np.searchsorted(window.begins, piece.begin, side="right")
-            step = np.maximum(begun - 1, 0)
+            step = window.steps_at(piece.begin)
             is_between = piece.begin >= window.finishes[step]
             codes = groups.index(piece.group) * size + piece.name
             key = (codes * 2 + is_between) * count + at[step]
@@ -451,6 +450,13 @@ class DeviceWindow:
         """float64[m], end of each row in ns, clipped to the window."""
         end = self.trace.start_ns[self.rows] + self.trace.duration_ns[self.rows]
         return np.asarray(np.minimum(end - self.begin_ns, int(self.length)), np.float64)
+
+    def steps_at(self, times: Floats) -> Ints:
+        """int64[k], the last step that has begun at each of k times, in ns from the start of the
+        window; 0 before the first one.
+        """
+        begun = np.searchsorted(self.begins, times, side="right")
+        return np.maximum(begun - 1, 0)
 
     @cached_property
     def spans(self) -> Intervals:

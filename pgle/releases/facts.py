@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Hashable, Iterator, Mapping
 from dataclasses import dataclass
-from math import prod
 
 from pgle.schedule.launch_order import launch_order
 from pgle.schedule.launches import Launches
@@ -13,7 +12,7 @@ from pgle.xla.async_pairs import result_shape
 from pgle.xla.collectives import is_sync, walk_collectives
 from pgle.xla.hlo.module import Instruction, Module, fusion_kind
 from pgle.xla.matrix_products import is_attention, is_convolution, is_gemm
-from pgle.xla.owners import loops
+from pgle.xla.owners import known_times
 
 FREE = frozenset(("bitcast", "constant", "get-tuple-element", "parameter", "tuple"))
 """Opcodes of instructions that do nothing at run time."""
@@ -66,7 +65,7 @@ def facts_of(module: Module, memory_bytes: int | None = None) -> ProgramFacts:
 def _collectives(module: Module) -> dict[str, CollectiveUse]:
     found: dict[str, CollectiveUse] = {}
     for item, kind in walk_collectives(module):
-        times = prod(trips or 1 for _, trips in loops(module, item.name))
+        times = known_times(module, item.name)
         before = found.get(kind, CollectiveUse(0, 0, 0))
         overlapping = 0 if is_sync(module, item) else times
         size_bytes = result_shape(module, item).size_bytes

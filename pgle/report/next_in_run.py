@@ -45,8 +45,7 @@ def _command(run: RunDirectory, known: Known, move: Move) -> Next | None:
     if move is Move.MEASURE:
         return found_flags.tuned_run(run)
     if move is Move.PROVE:
-        there = run.path.with_name(f"{run.path.name}-gpu")
-        return next_command.launch_of(run).on_gpus().line("run", there)
+        return next_command.launch_of(run).on_gpus().line("run", run.sibling("gpu"))
     if move is Move.REPEAT:
         return next_command.more_runs(run)
     if move is Move.EXPLAIN:

@@ -224,7 +224,7 @@ def after_auto(result: AutoResult) -> Commands:
         return (Next.of("rehearse", "--", *kept_argv(request.command)),)
     launch = ProgramLaunch(request.command).with_flags(request.flags)
     if not result.worked:
-        folder = free(run.path.with_name(f"{run.path.name}-stages"))
+        folder = free(run.sibling("stages"))
         return (launch.line("run", folder),)
     baseline = run.stage("baseline").path
     comparing = Next.of("compare", baseline, run.stage("auto").path)

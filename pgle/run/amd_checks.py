@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter
-
+from pgle.errors import with_counts
 from pgle.run.ask.machine import WITHOUT, Machine, MachineCheck, fail, ok, warn
 from pgle.run.directory.manifest import Gpu
 from pgle.xla.vendors import AMD
@@ -23,8 +22,7 @@ def check_amd_gpus(
     if not gpus:
         remedy = IN_CONTAINER if in_container else "profile and perf need one"
         return warn("none of AMD's", f"{remedy}; {WITHOUT}")
-    counts = Counter(f"{gpu.name}, {gpu.memory_mib / 1024:.0f} GiB" for gpu in gpus)
-    found = ", ".join(f"{count} x {name}" for name, count in counts.items())
+    found = with_counts(f"{gpu.name}, {gpu.memory_mib / 1024:.0f} GiB" for gpu in gpus)
     for variable in AMD.presence.hiding_variables:
         value = machine.environ.get(variable)
         if value is not None and value.strip() in ("", "-1"):

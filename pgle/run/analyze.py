@@ -208,7 +208,7 @@ def _traced_run(stage: StageFolder) -> Next:
     """Return the command that traces a plain run of the program. pgle itself traces profile stages
     only.
     """
-    folder = free(stage.run.path.with_name(f"{stage.run.path.name}-traced"))
+    folder = free(stage.run.sibling("traced"))
     launch = replace(launch_of(stage.run), capture=ON_GPU, profiling=())
     return launch.line("profile", folder, "--mode", "async")
 

@@ -214,13 +214,15 @@ def _paths(
         if (folder / PLAN).is_file():
             return *finished_sides(folder), True
         if all((folder / stage).is_dir() for stage in COMPARED):
-            return [str(folder / COMPARED[0])], [str(folder / COMPARED[1])], False
+            one, two = (str(folder / stage) for stage in COMPARED)
+            return [one], [two], False
     if len(words) not in (0, 2):
         raise UserError(
             f"two sides are needed, {len(words)} given",
             remedy="pgle compare BASE NEW; further runs of a side with --base and --new",
         )
-    base, new = [*words[:1], *request.base], [*words[1:], *request.new]
+    base = [*words[:1], *request.base]
+    new = [*words[1:], *request.new]
     if not base or not new:
         raise UserError(
             "two sides are needed",
@@ -248,9 +250,9 @@ def _run(
 
 def _labels(base: list[str], new: list[str]) -> tuple[str, str]:
     """Return short names of the sides: the last parts of the paths that differ."""
-    for one, two in zip(
-        reversed(Path(base[0]).parts), reversed(Path(new[0]).parts), strict=False
-    ):
+    of_base = reversed(Path(base[0]).parts)
+    of_new = reversed(Path(new[0]).parts)
+    for one, two in zip(of_base, of_new, strict=False):
         if one != two and len(one) <= 24 and len(two) <= 24:
             letters = [RUN.fullmatch(name) for name in (one, two)]
             return ("A", "B") if all(letters) else (one, two)

@@ -298,14 +298,13 @@ def _by_file(
     whole name is the label.
     """
     files: dict[str, list[AnyPath]] = {}
+    has_folders = len({log.parent for log in logs}) > 1
     for log in dict.fromkeys(logs):
-        folder = str(log.parent) if len({item.parent for item in logs}) > 1 else ""
-        stem = (
-            log.name.removesuffix("".join(log.suffixes[-2:]))
-            if _packed(log)
-            else log.stem
-        )
-        files.setdefault("/".join(filter(None, (folder, stem))), []).append(log)
+        suffixes = log.suffixes[-2:] if _packed(log) else log.suffixes[-1:]
+        name = log.name.removesuffix("".join(suffixes))
+        if has_folders:
+            name = f"{log.parent}/{name}"
+        files.setdefault(name, []).append(log)
     labels = rank_labels(list(files))
     return {
         label: replace(request, log=first, more=tuple(rest))

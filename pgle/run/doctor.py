@@ -13,7 +13,7 @@ from functools import partial
 from pathlib import Path
 
 from pgle.costs.profile.files import read_profile
-from pgle.errors import UserError, as_change, in_percent, many
+from pgle.errors import UserError, as_change, in_percent, many, with_counts
 from pgle.masking import kept_text
 from pgle.requests.stages import Stage
 from pgle.run.amd_checks import check_amd_driver, check_amd_gpus
@@ -240,7 +240,7 @@ def check_gpus(machine: Machine, gpus: tuple[Gpu, ...]) -> MachineCheck:
         f"{gpu.name} ({gpu.memory_mib / 1024:.0f} GiB, sm_{gpu.compute_capability})"
         for gpu in gpus
     ]
-    found = ", ".join(f"{names.count(name)} x {name}" for name in dict.fromkeys(names))
+    found = with_counts(names)
     visible = machine.environ.get("CUDA_VISIBLE_DEVICES")
     if visible is not None and visible.strip() in HIDING:
         return warn(

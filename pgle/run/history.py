@@ -24,10 +24,8 @@ def add_entry(path: Path, entry: Entry) -> None:
     file.
     """
     is_new = not path.exists()
-    line = (
-        json.dumps(asdict(entry), ensure_ascii=False).encode(errors="backslashreplace")
-        + b"\n"
-    )
+    text = json.dumps(asdict(entry), ensure_ascii=False) + "\n"
+    line = text.encode(errors="backslashreplace")
     if not is_new and not path.is_file():
         raise UserError("is not a file", where=path, remedy=_OTHER)
     try:
@@ -50,9 +48,8 @@ def add_entry(path: Path, entry: Entry) -> None:
         with suppress(OSError):
             if is_new and path.stat().st_size == 0:
                 path.unlink()
-        raise UserError(
-            f"cannot be written ({error.strerror or error})", where=path, remedy=_OTHER
-        ) from None
+        what = f"cannot be written ({error.strerror or error})"
+        raise UserError(what, where=path, remedy=_OTHER) from None
 
 
 def read_history(path: Path) -> tuple[list[Entry], list[str]]:
@@ -66,9 +63,8 @@ def read_history(path: Path) -> tuple[list[Entry], list[str]]:
     check_file(path)
     entries: list[Entry] = []
     warnings: list[str] = []
-    for number, line in enumerate(
-        TextLines(path, f"a history is JSON lines; {_OTHER}"), 1
-    ):
+    lines = TextLines(path, f"a history is JSON lines; {_OTHER}")
+    for number, line in enumerate(lines, 1):
         if not line.strip():
             continue
         try:

@@ -88,7 +88,9 @@ def memory_warning(
         target: the GPU.
     """
     found = SCHEDULER_MEMORY.search(compiled.log.read_text(errors="replace"))
-    used, limit = (int(found[1]), int(found[2])) if found else (0, 0)
+    used = limit = 0
+    if found:
+        used, limit = map(int, found.group(1, 2))
     need = compiled.memory_bytes or 0
     have = allocator_bytes or target.memory_bytes
     remedy = (

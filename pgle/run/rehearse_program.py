@@ -362,8 +362,7 @@ def measure_line(command: Understood) -> Next:
         flags = command.typed.flags
         left = None if flags else stage_left(how.run)
         suffix = "flags" if flags else "again"
-        there = how.run.path.with_name(f"{how.run.path.name}-{suffix}")
-        return left or how.line("run", free(there))
+        return left or how.line("run", free(how.run.sibling(suffix)))
     folder = free(Path("runs/default"))
     if command.asked.profile:
         return how.line("perf", folder, "--profile", command.asked.profile)

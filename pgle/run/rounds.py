@@ -51,15 +51,16 @@ def run_rounds(
     plan = Plan(
         base=base, new=new, inside=inside, inputs=_inputs(commands), finished=()
     )
-    letters = "".join(("ABBA", "BAAB")[turn % 2] for turn in range(asked.count))
+    letters = ("ABBABAAB" * asked.count)[: 4 * asked.count]
     with RunDirectory(asked.folder).held():
         finished = _finished(asked.folder, plan)[: len(letters)]
         for number, letter in enumerate(letters[len(finished) :], len(finished) + 1):
             # left by a run that failed
             folder = free(asked.folder / f"{number:02d}-{letter}", ".")
             tell(f"run {number} of {len(letters)} ({letter}): {folder}")
-            _run(commands[letter == "B"], folder, f"run {number} ({letter})")
-            read_runs(str(folder / inside[letter == "B"]), pattern=asked.pattern)
+            side = "AB".index(letter)
+            _run(commands[side], folder, f"run {number} ({letter})")
+            read_runs(str(folder / inside[side]), pattern=asked.pattern)
             finished.append(folder.name)
             plan = msgspec.structs.replace(plan, finished=tuple(finished))
             text = json.dumps(msgspec.to_builtins(plan), indent=2) + "\n"
@@ -78,14 +79,15 @@ def _commands(
     """
     words, profile = asked.words, asked.profile
     if profile is None:
-        where = [place for place, word in enumerate(words) if word == "--vs"]
-        if len(where) != 1 or where[0] in (0, len(words) - 1):
+        at = words.index("--vs") if words.count("--vs") == 1 else 0
+        base, new = words[:at], words[at + 1 :]
+        if not base or not new:
             remedy = (
                 "pgle compare --abba 3 -- COMMAND_A --vs COMMAND_B, or --profile PROFILE "
                 "-- COMMAND"
             )
             raise UserError("needs two commands", where="--abba", remedy=remedy)
-        return (words[: where[0]], words[where[0] + 1 :]), OWN
+        return (base, new), OWN
     if not words:
         raise UserError(
             "needs a command",

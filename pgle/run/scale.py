@@ -638,21 +638,17 @@ def _captured(
     steps = {}
     # smallest first: it alone is captured if the step cannot be grown
     for size in sizes:
-        steps[size] = step = choose_module(at(size, where / str(size)), request.module)
+        captured = at(size, where / str(size))
+        steps[size] = step = choose_module(captured, request.module)
         if partitioned(step) != step:
             raise UnfitError(
                 f"only the program can partition its step, on at most {MOST_DEVICES} GPUs"
             )
     last = steps[sizes[-1]]
-    module = grown(
-        {size: read_bytes(step).decode() for size, step in steps.items()}, trial.devices
-    )
-    write_files(
-        {
-            where / last.name: module,
-            where / PROGRAM: read_bytes(where / str(sizes[-1]) / PROGRAM),
-        }
-    )
+    texts = {size: read_bytes(step).decode() for size, step in steps.items()}
+    module = grown(texts, trial.devices)
+    program = read_bytes(where / str(sizes[-1]) / PROGRAM)
+    write_files({where / last.name: module, where / PROGRAM: program})
     return [where / last.name], (
         f"its module is grown from captures at {', '.join(map(str, sizes))} GPUs",
     )
@@ -740,8 +736,9 @@ def _covered_share(prediction: Prediction) -> float:
     timeline = prediction.timeline
     compute = timeline.stream == Stream.COMPUTE
     given = timeline.origin != ORIGINS.index(Origin.ESTIMATED)
-    total = float(timeline.duration_us[compute].sum())
-    return float(timeline.duration_us[compute & given].sum()) / total if total else 0.0
+    total_us = float(timeline.duration_us[compute].sum())
+    given_us = float(timeline.duration_us[compute & given].sum())
+    return given_us / total_us if total_us else 0.0
 
 
 def _doubt(prediction: Prediction) -> Iterator[str]:

@@ -10,7 +10,12 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
-from pgle.account.levers.batch_rows import DataArray, axis_among, batch_among
+from pgle.account.levers.batch_rows import (
+    DataArray,
+    axis_among,
+    batch_among,
+    state_among,
+)
 from pgle.run.scanned_arguments import scanned_axes
 
 _ARGUMENT = re.compile(r"%arg\d+: tensor<([^>]+)>")
@@ -27,20 +32,18 @@ def state_of(text: str) -> list[str]:
     """Arguments of a module, StableHLO as jax dumps it, whose types are all among its results and
     none of which is donated: its state, by the names of the function's parameters.
     """
-    groups: dict[str, Counter[str]] = {}
-    donated: set[str] = set()
+    kinds: dict[str, list[str]] = {}
     for argument in _arguments(text):
-        groups.setdefault(argument.name, Counter())[argument.kind] += 1
-        if _DONATED.search(argument.text):
-            donated.add(argument.name)
-    left = _returned(text)
-    found = []
-    for name, kinds in groups.items():
-        if kinds <= left:
-            left -= kinds
-            if name not in donated:
-                found.append(name)
-    return found
+        kinds.setdefault(argument.name, []).append(argument.kind)
+    state = state_among(kinds, _returned(text))
+    donated = _donated(text)
+    return [name for name in state if name not in donated]
+
+
+def _donated(text: str) -> frozenset[str]:
+    """Parameters of a step of which an argument is donated."""
+    found = (one.name for one in _arguments(text) if _DONATED.search(one.text))
+    return frozenset(found)
 
 
 def marked_as_donated(text: str, names: Sequence[str]) -> str:
@@ -70,14 +73,10 @@ def work_of(before: str, after: str) -> float:
 
 def _taken_only(text: str) -> Counter[tuple[int, ...]]:
     """Shapes of the arguments of a module that are not among its results."""
-    left = _returned(text)
-    found: Counter[tuple[int, ...]] = Counter()
-    for argument in _arguments(text):
-        if left[argument.kind]:
-            left[argument.kind] -= 1
-            continue
-        found[argument.sizes] += 1
-    return found
+    arguments = list(_arguments(text))
+    kinds = {argument.text: (argument.kind,) for argument in arguments}
+    returned = set(state_among(kinds, _returned(text)))
+    return Counter(one.sizes for one in arguments if one.text not in returned)
 
 
 def _elements(shapes: Counter[tuple[int, ...]]) -> int:
@@ -118,10 +117,10 @@ def _main(text: str) -> str:
     return next((line for line in text.splitlines() if " @main(" in line), "")
 
 
-def _returned(text: str) -> Counter[str]:
-    """How many results of a module have each type: ``8x4xf32``."""
+def _returned(text: str) -> list[str]:
+    """The type of each result of a module: ``8x4xf32``."""
     returned = _main(text).partition(_RETURNS)[2]
-    return Counter(re.findall(r"tensor<([^>]+)>", returned))
+    return re.findall(r"tensor<([^>]+)>", returned)
 
 
 def _arguments(text: str) -> Iterator[_Argument]:
@@ -254,8 +253,7 @@ def _data_of(text: str) -> list[_Data]:
 
 def _kept_by(text: str) -> frozenset[str]:
     """Parameters of a step that it returns: its state, donated or not."""
-    donated = (one.name for one in _arguments(text) if _DONATED.search(one.text))
-    return frozenset((*state_of(text), *donated))
+    return _donated(text).union(state_of(text))
 
 
 def _holding(size: int, data: Iterable[_Data]) -> tuple[Holder, ...]:

@@ -148,9 +148,8 @@ class _Facts:
             if around:
                 looped.add(kind)
                 inside = len(module.computations[item.computation].instructions)
-                unrolled = max(
-                    unrolled, inside * prod(count or inf for _, count in around)
-                )
+                times = prod(count or inf for _, count in around)
+                unrolled = max(unrolled, inside * times)
         # XLA pipelines these as all-reduces, before it joins each with its slice
         if "reduce-scatter" in looped:
             looped.add("all-reduce")
@@ -237,9 +236,8 @@ class _Facts:
         ]
         if self.is_combined(kind):
             return START_BYTES
-        pair = min(
-            (sum(sorted(size for size, _ in sizes)[:2]) for sizes in groups), default=0
-        )
+        pairs = (sorted(size for size, _ in sizes)[:2] for sizes in groups)
+        pair = min(map(sum, pairs), default=0)
         return max(START_BYTES, 1 << max(pair - 1, 0).bit_length())
 
 
@@ -505,8 +503,9 @@ class _Descent:
         # axes for all kinds, such as presets, start from the profile alone
         start = self.pgle if axis.kind == ALL else self.current
         near = _half_and_twice(axis, axis.settings[0])
+        added = _on_top(axis, [*axis.settings, *near], start)
         fewer = _without(axis, self.current.flags)
-        self._is_better([*fewer, *_on_top(axis, [*axis.settings, *near], start)], axis)
+        self._is_better([*fewer, *added], axis)
         while axis.number in self.current.flags:
             near = _half_and_twice(axis, self.current.flags)
             if not self._is_better(_on_top(axis, near, self.current), axis):
@@ -547,10 +546,11 @@ def without_one(accepted: Trial) -> dict[str, Setting]:
     flags = accepted.flags
     if len(flags) < 2:
         return {}
-    return {
-        left: ({name: flags[name] for name in flags if name != left}, f"without {left}")
-        for left in flags
-    }
+    found: dict[str, Setting] = {}
+    for left in flags:
+        rest = {name: value for name, value in flags.items() if name != left}
+        found[left] = (rest, f"without {left}")
+    return found
 
 
 def _is_at_shortest(trial: Trial, shortest_us: float) -> bool:
@@ -570,18 +570,13 @@ def _is_between_alike(flags: Flags, number: str, made: Sequence[Trial]) -> bool:
     """
     if number not in flags:
         return False
-    others = {name: value for name, value in flags.items() if name != number}
-    values: dict[str, list[int]] = {}
+    wanted = int(flags[number])
+    values: dict[str, list[int]] = {}  # of trials with the same other flags, by program
     for trial in made:
-        if (
-            trial.program
-            and number in trial.flags
-            and trial.flags == {**others, number: trial.flags[number]}
-        ):
-            values.setdefault(trial.program, []).append(int(trial.flags[number]))
-    return any(
-        min(alike) <= int(flags[number]) <= max(alike) for alike in values.values()
-    )
+        value = trial.flags.get(number)
+        if trial.program and value and trial.flags == {**flags, number: value}:
+            values.setdefault(trial.program, []).append(int(value))
+    return any(min(alike) <= wanted <= max(alike) for alike in values.values())
 
 
 def _half_and_twice(axis: Axis, flags: Flags) -> list[Flags]:
@@ -611,13 +606,13 @@ def _without(axis: Axis, flags: Flags) -> list[Setting]:
 def _label(axis: Axis, setting: Flags, current: Trial) -> str:
     """The name of the tried setting. A plus means that it adds to flags of other axes."""
     value = next(iter(setting.values()))
-    text = f"{axis.name} {int(value) / (1 << 20):g} MiB" if axis.number else axis.name
-    text = (
-        f"{text}={value}"
-        if not axis.number and axis.kind != ALL and len(setting) == 1
-        else text
-    )
-    return f"+ {text}" if any(flag not in setting for flag in current.flags) else text
+    text = axis.name
+    if axis.number:
+        text = f"{text} {int(value) / (1 << 20):g} MiB"
+    elif axis.kind != ALL and len(setting) == 1:
+        text = f"{text}={value}"
+    is_added = not current.flags.keys() <= setting.keys()
+    return f"+ {text}" if is_added else text
 
 
 @dataclass(frozen=True, slots=True)

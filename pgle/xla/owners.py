@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from math import prod
+
 from pgle.xla.async_opcodes import is_start
 from pgle.xla.hlo.module import Module
 from pgle.xla.hlo.trips import trip_count
@@ -25,6 +27,11 @@ def owner(module: Module, name: str) -> str | None:
         starts = (caller for caller in callers if is_start(caller))
         instruction = next(starts, callers[0])
     return None
+
+
+def known_times(module: Module, name: str) -> int:
+    """Return how often loops run an instruction in a step. Loops of unknown length count once."""
+    return prod(trips or 1 for _, trips in loops(module, name))
 
 
 def loops(module: Module, name: str) -> tuple[tuple[str, int | None], ...]:

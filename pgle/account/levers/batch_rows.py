@@ -1,9 +1,12 @@
-"""Tell the batch of a step from its other data: random keys, positions, frozen weights."""
+"""Tell the state of a step from its data, and its batch from its other data: random keys,
+positions, frozen weights.
+"""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 _INTEGER = frozenset(("s16", "s32", "s64", "u16", "u32", "u64"))
@@ -43,6 +46,26 @@ class DataArray:
     def is_integer(self) -> bool:
         """Whether it may hold tokens, labels or positions."""
         return self.dtype in _INTEGER and not self.is_key
+
+
+def state_among(
+    arguments: Mapping[str, Iterable[str]], results: Iterable[str]
+) -> list[str]:
+    """Names of the arguments of a step whose arrays all come back as results: its state. Each
+    result counts for one array.
+
+    Args:
+        arguments: types of the arrays of each argument, by its name.
+        results: types of the results, in the same words.
+    """
+    left = Counter(results)
+    found = []
+    for name, types in arguments.items():
+        needed = Counter(types)
+        if needed <= left:
+            left -= needed
+            found.append(name)
+    return found
 
 
 def batch_among(arrays: Iterable[DataArray]) -> DataArray | None:

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import re
-from collections import Counter
 from collections.abc import Iterator
 
+from pgle.account.levers.batch_rows import state_among
 from pgle.account.levers.flow import Flow
 from pgle.account.levers.places import in_gib, places, taken_us
 from pgle.account.step_costs import StepCosts
 from pgle.account.value import Opportunity, OpportunityKind, StepPart
 from pgle.errors import in_words, many
-from pgle.xla.hlo.module import Instruction, Module
+from pgle.xla.hlo.module import Instruction
 
 # the function's parameter at the start of an argument's name (``state`` of ``state.params``)
 _ROOT = re.compile(r"[A-Za-z_]\w*")
@@ -65,19 +65,16 @@ def _copies(flow: Flow) -> Iterator[tuple[str, Instruction]]:
     donated, and a result has its shape.
     """
     module = flow.module
-    results = _results(module)
-    parameters = [
-        item
+    kept = {
+        item.name: (str(item.shape),)
         for item in module.entry_computation.parameters
         if item.parameter_number not in module.donated
-    ]
-    for item in parameters:
-        if results[str(item.shape)] <= 0:
-            continue
-        results[str(item.shape)] -= 1
-        for user in _beyond(flow, item.name):
+    }
+    results = module.instructions[module.entry_computation.root].shape.arrays
+    for name in state_among(kept, map(str, results)):
+        for user in _beyond(flow, name):
             if flow.opcode(user) == "copy" and flow.computation[user] == module.entry:
-                yield flow.kernel[user], item
+                yield flow.kernel[user], module.instructions[name]
 
 
 def _beyond(flow: Flow, name: str) -> Iterator[str]:
@@ -88,9 +85,3 @@ def _beyond(flow: Flow, name: str) -> Iterator[str]:
             yield user
             if flow.opcode(user) in _KEPT:
                 todo.append(user)
-
-
-def _results(module: Module) -> Counter[str]:
-    """The number of the program's results by shape."""
-    shape = module.instructions[module.entry_computation.root].shape
-    return Counter(map(str, shape.arrays))

@@ -237,6 +237,10 @@ class RunDirectory:
         """Return the records of a rank."""
         return self.path / f"manifest{rank_suffix(rank)}.json"
 
+    def sibling(self, suffix: str) -> Path:
+        """Return the folder ``NAME-SUFFIX`` next to this one."""
+        return self.path.with_name(f"{self.path.name}-{suffix}")
+
     @property
     def profile(self) -> Path:
         """Path of the cost profile that `pgle run` writes, and `pgle convert RUN` by default."""

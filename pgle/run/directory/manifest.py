@@ -11,7 +11,6 @@ import hashlib
 import json
 import math
 import re
-from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, field, replace
@@ -22,7 +21,7 @@ from typing import TypedDict, get_args
 
 import msgspec
 
-from pgle.errors import UserError, some
+from pgle.errors import UserError, some, with_counts
 from pgle.files import Json, content_digest, is_bare, read_bytes, write_files
 from pgle.requests.shared import Bounded
 from pgle.run.directory.directory import (
@@ -473,8 +472,7 @@ def _compared(record: StageRecord) -> dict[str, str]:
     for name, value in parse_flags(record.xla_flags).effective().items():
         if not EXPECTED_TO_DIFFER.fullmatch(name):
             found[f"--{name}"] = "true" if value is None else value or "(empty)"
-    gpus = Counter(gpu.name for gpu in record.gpus)
-    found["GPU"] = ", ".join(f"{gpus[name]} x {name}" for name in sorted(gpus))
+    found["GPU"] = with_counts(sorted(gpu.name for gpu in record.gpus))
     found["driver"] = ", ".join(sorted({gpu.driver for gpu in record.gpus}))
     found["number of ranks"] = str(record.ranks)
     return found

@@ -251,11 +251,8 @@ def _thing(path: Path, kind: str) -> Path:
     """
     if kind in (DUMP, UNSCHEDULED):
         return path.parent
-    return (
-        path.parents[3]
-        if path.parts[-4:-2] == ("plugins", "profile") and len(path.parts) > 4
-        else path
-    )
+    is_logged = path.parts[-4:-2] == ("plugins", "profile")
+    return path.parents[3] if is_logged and len(path.parts) > 4 else path
 
 
 def _has(path: Path, *words: bytes) -> bool:

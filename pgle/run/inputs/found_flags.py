@@ -10,6 +10,7 @@ from pgle.run.directory.directory import COMPARED, STORED, RunDirectory, free
 from pgle.run.inputs.next_command import launch_of, time_written
 
 FLAGS = "flags.txt"  # file with the flags that a search found, in its folder
+_TUNED = "tuned"  # suffix of the folder for a run with the flags that a search found
 
 
 def search_of(run: RunDirectory) -> Search:
@@ -18,33 +19,34 @@ def search_of(run: RunDirectory) -> Search:
     """
     if run.judged_flags.exists():
         return Search.IN_VAIN
-    if _found_flags(run) is not None:
-        tuned = RunDirectory(_tuned_folder(run))
+    searches = _searches(run)
+    if _found_flags(searches) is not None:
+        tuned = RunDirectory(run.sibling(_TUNED))
         is_whole = all(tuned.stage(name).path.exists() for name in COMPARED)
         return Search.IN_VAIN if is_whole else Search.FOUND
-    return Search.IN_VAIN if any(run.path.glob(f"tuned*/{STORED}")) else Search.NOT
+    return Search.IN_VAIN if searches else Search.NOT
 
 
-def _found_flags(run: RunDirectory) -> Path | None:
-    """Return the file of flags from the last search in a run; None if none was found."""
-    found = [path.parent / FLAGS for path in run.path.glob(f"tuned*/{STORED}")]
-    files = [path for path in found if path.exists()]
-    return max(files, key=time_written, default=None)
+def _searches(run: RunDirectory) -> list[Path]:
+    """Return the folders of the searches in a run."""
+    return [path.parent for path in run.path.glob(f"tuned*/{STORED}")]
 
 
-def _tuned_folder(run: RunDirectory) -> Path:
-    """Return the folder for a run with the flags that a search found."""
-    return run.path.with_name(f"{run.path.name}-tuned")
+def _found_flags(searches: list[Path]) -> Path | None:
+    """Return the file of flags from the last search; None if none was found."""
+    files = [folder / FLAGS for folder in searches]
+    found = [path for path in files if path.exists()]
+    return max(found, key=time_written, default=None)
 
 
 def tuned_run(run: RunDirectory) -> Next | None:
     """Return the command that runs all stages with the flags that a search found; None if it found
     none.
     """
-    flags = _found_flags(run)
+    flags = _found_flags(_searches(run))
     if flags is None:
         return None
-    return launch_of(run).line("run", _tuned_folder(run), "--flags-file", flags)
+    return launch_of(run).line("run", run.sibling(_TUNED), "--flags-file", flags)
 
 
 def tune(run: RunDirectory) -> Next | None:

@@ -5,11 +5,9 @@ from it.
 from __future__ import annotations
 
 import glob
-import hashlib
 import json
 import math
 import time
-from collections import Counter
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import replace
@@ -17,8 +15,8 @@ from itertools import chain, pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
-from pgle.errors import UserError
-from pgle.files import NO_PIPE, Json, TextLines, write_files
+from pgle.errors import UserError, with_counts
+from pgle.files import NO_PIPE, Json, TextLines, sha256, write_files
 from pgle.next import Next
 from pgle.run.directory.directory import COMPARED, LOG, STEP_FILES
 from pgle.run.directory.manifest import StageRecord, read_manifest
@@ -101,23 +99,17 @@ def read_runs(path: str, *, pattern: str | None = None) -> list[Series]:
         raise UserError(
             "no such file or directory", where=path, remedy="check the path"
         )
-    return (
-        _read_directory(where, pattern)
-        if where.is_dir()
-        else [_read_file(where, pattern)]
-    )
+    if where.is_dir():
+        return _read_directory(where, pattern)
+    return [_read_file(where, pattern)]
 
 
 def _read_directory(folder: Path, pattern: str | None) -> list[Series]:
     ranks = sorted(folder.glob(STEP_FILES))
     if ranks:
-        return [
-            replace(
-                slowest_rank([_read_file(file, pattern) for file in ranks]),
-                about=_about(folder),
-                modelled_us=_modelled_us(folder),
-            )
-        ]
+        slowest = slowest_rank([_read_file(file, pattern) for file in ranks])
+        modelled_us = _modelled_us(folder)
+        return [replace(slowest, about=_about(folder), modelled_us=modelled_us)]
     if holds_events(folder) and not _holds_trace(folder):
         return [_read_events(folder)]
     children = sorted(
@@ -173,9 +165,8 @@ def _about(folder: Path) -> dict[str, str]:
         return {}
     first = records[0]
     gpus = list(chain.from_iterable(record.gpus for record in records))
-    names = Counter(gpu.name for gpu in gpus)
     found = {
-        "hardware": ", ".join(f"{count} × {name}" for name, count in names.items()),
+        "hardware": with_counts((gpu.name for gpu in gpus), "×"),
         "module": str(first.facts.get("module", "")),
         "started": first.started[:16],
         "commit": first.commit,
@@ -187,8 +178,9 @@ def _about(folder: Path) -> dict[str, str]:
     }
     found["command"] = " ".join(first.argv)
     found["driver"] = ", ".join(sorted({gpu.driver for gpu in gpus}))
-    if first.topology.get("simulated") and first.topology.get("devices"):
-        found["hardware"] = f"{first.topology['devices']} × {first.topology['target']}"
+    topology = first.topology
+    if topology.get("simulated") and topology.get("devices"):
+        found["hardware"] = f"{topology['devices']} × {topology['target']}"
     if len(records) == first.ranks and all(record.host for record in records):
         found["hosts"] = _hashed(record.host for record in records)
         if gpus and all(gpu.uuid for gpu in gpus):
@@ -209,18 +201,16 @@ def _modelled_us(folder: Path) -> tuple[float, ...]:
 
 def _hashed(parts: Iterable[str]) -> str:
     """Hash the values of all ranks, in any order."""
-    return hashlib.sha256(
-        "\n".join(sorted(parts)).encode(errors="backslashreplace")
-    ).hexdigest()[:12]
+    text = "\n".join(sorted(parts))
+    return sha256(text.encode(errors="backslashreplace"))[:12]
 
 
 def _is_run(path: Path) -> bool:
     if path.is_dir():
         has_steps = next(path.glob(STEP_FILES), None) is not None
         return has_steps or (path / LOG).is_file() or holds_events(path)
-    return _suffix(path) in (*JSON_LINES, *TABLES, *LOGS) and not path.name.startswith(
-        "manifest"
-    )
+    is_manifest = path.name.startswith("manifest")
+    return _suffix(path) in (*JSON_LINES, *TABLES, *LOGS) and not is_manifest
 
 
 def _suffix(path: Path) -> str:
@@ -253,17 +243,12 @@ def _read_file(path: Path, pattern: str | None) -> Series:
     else:
         series = read_console(lines, str(path), pattern=pattern)
     if len(series) == 0:
-        item = series.malformed[0] if series.malformed else None
-        what = (
-            "holds no step time"
-            if item is None
-            else f"holds no step time (line {item.line}: {item.reason})"
-        )
-        raise UserError(
-            what,
-            where=path,
-            remedy='write lines such as {"step": 7, "step_time_s": 0.2013}',
-        )
+        what = "holds no step time"
+        if series.malformed:
+            item = series.malformed[0]
+            what += f" (line {item.line}: {item.reason})"
+        remedy = 'write lines such as {"step": 7, "step_time_s": 0.2013}'
+        raise UserError(what, where=path, remedy=remedy)
     return once_per_step(series)
 
 
@@ -357,14 +342,13 @@ def _between(lines: Sequence[StepLine]) -> list[tuple[int, float]]:
     """Return the time from line to line, divided by the number of steps if the program does not
     print each step. Repeated numbers count once.
     """
-    pairs = [
-        (before, line) for before, line in pairwise(lines) if line.step > before.step
-    ]
-    found = [
-        (line.step, (line.at - before.at) / (line.step - before.step))
-        for before, line in pairs
-    ]
-    return [(step, seconds) for step, seconds in found if seconds > 0]
+    found = []
+    for before, line in pairwise(lines):
+        steps = line.step - before.step
+        seconds = line.at - before.at
+        if steps > 0 and seconds > 0:
+            found.append((line.step, seconds / steps))
+    return found
 
 
 def _marks(span: tuple[float, float] | None, facts: HookFacts) -> dict[str, bool]:
@@ -373,10 +357,9 @@ def _marks(span: tuple[float, float] | None, facts: HookFacts) -> dict[str, bool
     begin, end = span
     opened = facts.get("window_opened", math.inf)
     closed = facts.get("window_closed", math.inf)
-    profiled = opened < end and closed > begin
-    compiled = any(begin < at <= end for at in facts.get("compiled_at", ()))
-    return {
-        name: True
-        for name, holds in (("profiled", profiled), ("compiled", compiled))
-        if holds
-    }
+    marks = {}
+    if opened < end and closed > begin:
+        marks["profiled"] = True
+    if any(begin < at <= end for at in facts.get("compiled_at", ())):
+        marks["compiled"] = True
+    return marks

@@ -161,15 +161,19 @@ def _read(path: AnyPath, progress: Progress | None = None) -> Trace:
             trace = _read_export(export, progress)
         except UserError as error:
             raise UserError(error.what, where=path, remedy=error.remedy) from None
-    return replace(
-        trace, sources=(replace(trace.sources[0], path=str(path), format="nsys-rep"),)
-    )
+    source = replace(trace.sources[0], path=str(path), format="nsys-rep")
+    return replace(trace, sources=(source,))
 
 
 def _is_report(path: Path) -> bool:
-    return path.is_file() and (
-        path.suffix in REPORT_SUFFIXES or read_head(path, 64).startswith(REPORT_MAGIC)
-    )
+    if not path.is_file():
+        return False
+    return path.suffix in REPORT_SUFFIXES or _begins_with(path, REPORT_MAGIC)
+
+
+def _begins_with(path: Path, *magic: bytes) -> bool:
+    """Whether a file begins with one of several signatures."""
+    return read_head(path, 64).startswith(magic)
 
 
 def _read_export(path: AnyPath, progress: Progress | None) -> Trace:
@@ -182,20 +186,17 @@ def _read_export(path: AnyPath, progress: Progress | None) -> Trace:
         raise viewer_file(path)
     if isinstance(path, Path):
         head = read_head(path, 64)
-        if path.suffix in (".gz", ".xz") and head.startswith(
-            (SQLITE_MAGIC, REPORT_MAGIC)
-        ):
+        is_of_nsys = head.startswith((SQLITE_MAGIC, REPORT_MAGIC))
+        if is_of_nsys and path.suffix in (".gz", ".xz"):
             raise UserError("is compressed", where=path, remedy="unpack it first")
         if head.startswith(SQLITE_MAGIC):
             from pgle.trace.nsys.read import read_nsys
 
             return read_nsys(path, progress=progress)
         if path.suffix in EXPORT_SUFFIXES:
-            remedy = (
-                "export it again: nsys export --type sqlite REPORT"
-                if head
-                else "it is empty; export it again"
-            )
+            remedy = "it is empty; export it again"
+            if head:
+                remedy = "export it again: nsys export --type sqlite REPORT"
             raise UserError("not a SQLite database", where=path, remedy=remedy)
     if ".xplane.pb" in path.name:
         from pgle.trace.xplane.read import read_xplane
@@ -271,19 +272,16 @@ def run_dirs(paths: Sequence[AnyPath]) -> list[RunDirectory]:
 def is_trace(path: AnyPath) -> bool:
     """Whether a path holds traces. Otherwise it can only be a profile, or nothing."""
     if path.is_dir():
-        profiles = (
-            item
-            for item in path.iterdir()
-            if item.suffix in (".pbtxt", ".pb") and ".xplane." not in item.name
-        )
-        return is_run_dir(path) or next(profiles, None) is None
+        return is_run_dir(path) or not any(map(_is_profile, path.iterdir()))
     if ".xplane.pb" in path.name or path.suffix in (*EXPORT_SUFFIXES, *REPORT_SUFFIXES):
         return True
-    return (
-        isinstance(path, Path)
-        and path.is_file()
-        and read_head(path, 64).startswith((SQLITE_MAGIC, REPORT_MAGIC))
-    )
+    if not isinstance(path, Path) or not path.is_file():
+        return False
+    return _begins_with(path, SQLITE_MAGIC, REPORT_MAGIC)
+
+
+def _is_profile(item: AnyPath) -> bool:
+    return item.suffix in (".pbtxt", ".pb") and ".xplane." not in item.name
 
 
 def convert_command(path: AnyPath) -> Next:
