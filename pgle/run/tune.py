@@ -221,9 +221,8 @@ class Tuning:
     # kind of the program's costs, such as ``measured``; costs of new collectives are modelled
     costs_are: str
     jaxlib: str  # version of the jaxlib that compiled
-    launch: ProgramLaunch = field(
-        default_factory=ProgramLaunch
-    )  # how pgle runs the program of this module
+    # how pgle runs the program of this module
+    launch: ProgramLaunch = field(default_factory=ProgramLaunch)
     gains: Gains | None = None  # gains of LHS and the profile; None: flags were found
     measure: Next | None = None  # the command that measures the program
     advise: Next | None = None  # the command that tries edits of the program
@@ -835,9 +834,8 @@ class _Search:
             if proof.accepted:
                 return replace(proof, written=self.write(proof))
             left.remove(trial)
-            self.trials[self.trials.index(trial)] = (
-                proof.scheduled.trial
-            )  # figures of the whole compilation
+            # figures of the whole compilation
+            self.trials[self.trials.index(trial)] = proof.scheduled.trial
             self.refused.append(_refusal(proof))
         return None
 
@@ -899,17 +897,13 @@ class _Search:
         """Return the trial without flags that gain nothing; presets contain such flags."""
 
         def is_as_good(other: Trial) -> bool:
-            return other.mean_us <= trial.mean_us * (1 + PROGRESS) and self._is_better(
-                other
-            )
+            is_near = other.mean_us <= trial.mean_us * (1 + PROGRESS)
+            return is_near and self._is_better(other)
 
-        idle = [
-            name for name, other in self.without(trial).items() if is_as_good(other)
-        ]
-        for names in (
-            idle,
-            *([name] for name in idle),
-        ):  # all at once, else one by one
+        fewer = self.without(trial).items()
+        idle = [name for name, other in fewer if is_as_good(other)]
+        one_by_one = ([name] for name in idle)
+        for names in (idle, *one_by_one):
             rest = {
                 flag: value for flag, value in trial.flags.items() if flag not in names
             }

@@ -8,7 +8,6 @@ parallelism; arXiv 2105.04663, section 3).
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -20,6 +19,7 @@ from pgle.account.levers.batch_rows import (
     axis_among,
     batch_among,
     keeps_leading,
+    state_among,
 )
 from pgle.account.levers.flow import GRADIENT, RESHAPED, Flow
 from pgle.account.step_costs import StepCosts
@@ -142,15 +142,11 @@ def _state_of(module: Module) -> frozenset[str]:
     donated = [item for item in parameters if item.parameter_number in module.donated]
     if donated:
         return frozenset([item.name for item in donated])
-    entry = module.entry_computation
-    left = Counter(map(str, module.instructions[entry.root].shape.arrays))
-    found = []
-    for item in parameters:
-        kind = str(item.shape)
-        if item.shape.dimensions and left[kind]:
-            left[kind] -= 1
-            found.append(item.name)
-    return frozenset(found)
+    arrays = {
+        item.name: (str(item.shape),) for item in parameters if item.shape.dimensions
+    }
+    results = module.instructions[module.entry_computation.root].shape.arrays
+    return frozenset(state_among(arrays, map(str, results)))
 
 
 def _groups(classes: Classes) -> tuple[tuple[int, ...], ...]:

@@ -51,9 +51,8 @@ class Shown:
     """The keys that a mask of positions shows."""
 
     is_causal: bool  # no query sees a later key
-    window: (
-        int | None
-    )  # most keys that a query sees in a causal window; None: all earlier ones
+    # most keys that a query sees in a causal window; None: all earlier ones
+    window: int | None
 
 
 class Positions:

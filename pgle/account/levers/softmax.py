@@ -53,14 +53,17 @@ def followed(flow: Flow, product: str, size: Matmul) -> Scores:
             opcode = flow.nodes[user].opcode
             if user in flow.products:
                 found.products.append(user)
-                found.weighted += [user] if after else []
+                if after:
+                    found.weighted.append(user)
             elif opcode == "reduce":
                 found.reduced = True
             elif flow.elements(user) == elements:
-                found.exponential |= opcode == "exponential"
-                following = (user, after or opcode == "exponential")
-                todo += [] if following in seen else [following]
-                seen.add(following)
+                is_exponential = opcode == "exponential"
+                found.exponential |= is_exponential
+                following = (user, after or is_exponential)
+                if following not in seen:
+                    seen.add(following)
+                    todo.append(following)
     return found
 
 

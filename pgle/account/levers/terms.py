@@ -45,9 +45,8 @@ class Terms:
     is_biased: bool  # something is added to the scores
     is_capped: bool  # a tanh limits the scores
     drops: bool  # weights are dropped or scaled after the softmax
-    window: (
-        int | None
-    )  # most keys that a query sees; None: all, or a call takes no window
+    # most keys that a query sees; None: all, or a call takes no window
+    window: int | None
 
 
 def terms(flow: Flow, forward: Sequence[Scores]) -> Terms:
