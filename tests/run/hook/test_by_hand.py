@@ -27,13 +27,13 @@ def replaced(function: Callable[..., Any], *args: Any) -> tuple[int, Any]:
     fusing = importlib.import_module("pgle_hook.fusing")
     rewrite = importlib.import_module("pgle_hook.rewrite")
 
-    def find(graph: Any) -> dict[int, Any]:
+    def find(graph: Any) -> dict[Any, Any]:
         made = {}
         for node in graph.nodes:
             with suppress(by_hand.LeftError):
                 attention = by_hand.find(jax, node)
                 if attention is not None:
-                    made[id(node)] = fusing.replacement(jax, attention, ATTEND)
+                    made[node] = fusing.replacement(jax, attention, ATTEND)
         return made
 
     rewriter = rewrite.Rewriter(jax, find)
@@ -715,7 +715,7 @@ def test_attention_that_stays_says_why(attend: Attend) -> None:
     rewrite = importlib.import_module("pgle_hook.rewrite")
     said = []
 
-    def find(graph: Any) -> dict[int, Any]:
+    def find(graph: Any) -> dict[Any, Any]:
         for node in graph.nodes:
             try:
                 by_hand.find(jax, node)

@@ -25,8 +25,8 @@ def chunked(loss: Loss) -> Loss:
     chunks = importlib.import_module("pgle_hook.chunks")
     rewrite = importlib.import_module("pgle_hook.rewrite")
 
-    def find(graph: Any) -> dict[int, Any]:
-        found: dict[int, Any] = {}
+    def find(graph: Any) -> dict[Any, Any]:
+        found: dict[Any, Any] = {}
         for _, made, _ in chunks.find(jax, graph, COUNT, jax.checkpoint, V):
             found.update(made)
         return found

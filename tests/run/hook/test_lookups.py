@@ -26,12 +26,12 @@ def changed(loss: Loss, how: str, argnums: Any = None) -> tuple[Loss, list[Any]]
     rewrite = importlib.import_module("pgle_hook.rewrite")
     seen: list[Any] = []
 
-    def find(graph: Any) -> dict[int, Any]:
+    def find(graph: Any) -> dict[Any, Any]:
         found = {}
         for node in graph.nodes:
             made = lookups.find(jax, node, how, ROWS)
             if made is not None:
-                found[id(node)] = made
+                found[node] = made
                 seen.append(node)
         return found
 

@@ -157,10 +157,10 @@ def fused(function: Callable[..., Any]) -> tuple[Callable[..., Any], list[Any]]:
         usual = jax.nn.dot_product_attention
         return usual(*operands, scale=scale, implementation="xla", **options)
 
-    def find(graph: Any) -> dict[int, Any]:
+    def find(graph: Any) -> dict[Any, Any]:
         found = ((node, by_hand.find(jax, node)) for node in graph.nodes)
         return {
-            id(node): fusing.replacement(jax, one, attend)
+            node: fusing.replacement(jax, one, attend)
             for node, one in found
             if one is not None
         }

@@ -19,6 +19,8 @@ ROWS, LENGTH, HEADS, DEPTH, WIDTH, WORDS = 3, 12, 2, 8, 16, 64
 MOST_GROWTH = (
     2.2  # of what twice the layers add; a search of all layers for each adds 4 times
 )
+STEPS = 16  # with two paths each
+MOST_LINES = 50_000  # of a program with that many steps; there are 2**16 paths
 Search = Callable[[Any, Any], object]
 
 
@@ -127,6 +129,31 @@ def find_lookups(closed: Any, graph: Any) -> None:
         module("lookups").find(jax, node, "one_hot", 2)
 
 
+def find_losses(closed: Any, graph: Any) -> None:
+    found = module("chunks").find(jax, graph, 3, jax.checkpoint, 2)
+    assert [bool(replacements) for _, replacements, _ in found] == [True]
+
+
+def describe_attentions(closed: Any, graph: Any) -> None:
+    for attention in attentions(graph):
+        module("fused_call").described(jax, attention, graph)
+
+
+def fuse(closed: Any, graph: Any) -> None:
+    """Trace the program with its attention replaced."""
+    fusing, rewrite = module("fusing"), module("rewrite")
+    attend = partial(jax.nn.dot_product_attention, implementation="xla")
+
+    def find(graph: Any) -> dict[Any, Any]:
+        made = partial(fusing.replacement, jax, attend=attend)
+        return {one.node: made(one) for one in attentions(graph)}
+
+    rewriter = rewrite.Rewriter(jax, find)
+    shapes = [jax.ShapeDtypeStruct(each.shape, each.dtype) for each in closed.in_avals]
+    jax.eval_shape(lambda *args: rewriter.evaluate(closed, args), *shapes)
+    assert rewriter.replaced
+
+
 def build(closed: Any, graph: Any) -> None:
     graph_of(closed)
 
@@ -145,7 +172,51 @@ def follow_gradients(closed: Any, graph: Any) -> None:
 
 @pytest.mark.parametrize(
     "search",
-    [build, find_attentions, find_lookups, look_at_values, follow_gradients],
+    [
+        build,
+        find_attentions,
+        describe_attentions,
+        find_lookups,
+        find_losses,
+        fuse,
+        look_at_values,
+        follow_gradients,
+    ],
 )
 def test_twice_the_layers_take_twice_the_lines(search: Search) -> None:
     assert growth(search) < MOST_GROWTH
+
+
+def masked(make_mask: Callable[[Any], Any], mask: Any) -> int:
+    """How many lines it takes to find attention with a mask, which is made of another one."""
+
+    def attend(q: Any, k: Any, v: Any, mask: Any) -> Any:
+        scores = jnp.einsum("bqnh,bknh->bnqk", q, k)
+        scores = jnp.where(make_mask(mask)[:, None], scores, -1e9)
+        return jnp.einsum("bnqk,bknh->bqnh", jax.nn.softmax(scores), v)
+
+    operands = [jnp.ones((ROWS, LENGTH, HEADS, DEPTH), jnp.bfloat16)] * 3
+    graph = graph_of(jax.make_jaxpr(attend)(*operands, mask))
+    assert len(attentions(graph)) == 1
+    return lines_run(partial(attentions, graph))
+
+
+def test_a_mask_with_many_paths_to_another_is_looked_at_once() -> None:
+    further = jnp.eye(LENGTH, dtype=bool)[::-1]
+
+    def joined(mask: Any) -> Any:
+        for _ in range(STEPS):
+            mask = (mask & further) & (further & mask)
+        return mask
+
+    assert masked(joined, jnp.ones((ROWS, LENGTH, LENGTH), bool)) < MOST_LINES
+
+
+def test_bits_that_are_multiplied_with_themselves_are_looked_at_once() -> None:
+    def squared(bits: Any) -> Any:
+        bits = (bits > 0).astype(float)
+        for _ in range(STEPS):
+            bits = bits * bits
+        return bits > 0
+
+    assert masked(squared, jnp.ones((ROWS, LENGTH, LENGTH))) < MOST_LINES

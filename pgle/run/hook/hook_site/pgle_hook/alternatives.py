@@ -78,8 +78,9 @@ class Alternatives:
         self._serves = serves
         self._jitted = []  # what the program compiles under the name `serves`
         self._is_on = True
-        # whether the program's own operations were replaced
-        self._is_made_aside = False
+        self._is_made_aside = (
+            False  # whether the program's own operations were replaced
+        )
         self._attend = None  # jax's own function of attention
         self._usual_checkpoint = jax.checkpoint
         self._replaced = Replaced()
@@ -113,28 +114,31 @@ class Alternatives:
         """Return how the program compiles the served function (see `Jitted`); None for another
         function.
         """
-        found = [one for one in self._jitted if one.function is function]
-        return found[-1] if found else None
+        for one in reversed(self._jitted):
+            if one.function is function:
+                return one
+        return None
 
     def called(self, function, args, options):
         """Record the parameters of a function whose call passes one array several times, because
         none of them can be donated.
         """
-        jax = self._jax
         guarded(lambda: self.divided(args, options))
-        leaves = jax.tree_util.tree_leaves
-        is_array = functools.partial(_is_array, jax)
-        buffer = self._buffers.of
-        count = Counter(map(buffer, filter(is_array, leaves((args, options)))))
+        count = Counter(self._buffers_in((args, options)))
         if all(times == 1 for times in count.values()):
             return
         given = inspect.signature(function).bind(*args, **options).arguments
-        shared = [
-            name
-            for name, value in given.items()
-            if any(count[buffer(leaf)] > 1 for leaf in leaves(value))
-        ]
+        shared = []
+        for name, value in given.items():
+            if any(count[buffer] > 1 for buffer in self._buffers_in(value)):
+                shared.append(name)
         self._note("shared", NOWHERE, _name_of(function), {"options": ",".join(shared)})
+
+    def _buffers_in(self, tree):
+        """What identifies the memory of each concrete array."""
+        for leaf in self._jax.tree_util.tree_leaves(tree):
+            if _is_array(self._jax, leaf):
+                yield self._buffers.of(leaf)
 
     def divided(self, args, options):
         """Record how the arguments of a function are divided over devices."""
@@ -148,9 +152,10 @@ class Alternatives:
 
     def precision(self):
         """The precision to which alternatives round products; empty: no rounding."""
-        kinds = ("precision", "cast")
-        given = [one["value"] for one in self._chosen if one["kind"] in kinds]
-        return given[0] if given else ""
+        for one in self._chosen:
+            if one["kind"] in ("precision", "cast"):
+                return one["value"]
+        return ""
 
     def undo(self):
         """Restore jax, and clear what it has traced."""
@@ -187,6 +192,8 @@ class Alternatives:
                 self._compare(item["where"])
 
     def _compare(self, function):
+        """Compare the values of a function at its first trace, then end the process."""
+
         def note(found):
             self._record.compared(found)
             os._exit(0)  # the process is not needed any more
@@ -209,11 +216,8 @@ class Alternatives:
 
     def _in_graphs(self):
         """Alternatives of the program's own operations, as (kind, setting)."""
-        return [
-            (item["kind"], item["value"])
-            for item in self._chosen
-            if item["where"] == BY_HAND
-        ]
+        own = [item for item in self._chosen if item["where"] == BY_HAND]
+        return [(item["kind"], item["value"]) for item in own]
 
     def _watch_gradients(self):
         """Replace the program's own operations in everything that it differentiates."""
@@ -224,6 +228,12 @@ class Alternatives:
         self._replaced.replace(self._jax, "vjp", usual)
 
     def _rewriting(self, usual, argnums_of):
+        """Return a function of jax that differentiates what `_rewritten` makes of its argument.
+
+        Args:
+            argnums_of: returns the places of the differentiated arguments, from those of `usual`.
+        """
+
         @functools.wraps(usual)
         def differentiate(fun, *args, **options):
             argnums = argnums_of(args, options)
@@ -232,18 +242,22 @@ class Alternatives:
         return differentiate
 
     def _rewritten(self, function, argnums):
+        """Return a function in which the chosen alternatives replace operations at each call."""
         rewriter = Rewriter(self._jax, self._replacements)
         place = self._here()
 
         @functools.wraps(function)
         def rewritten(*args, **options):
-            kinds = {kind for kind, _ in self._in_graphs()} if self._is_on else set()
+            if not self._is_on:
+                return function(*args, **options)
             call = function
+            kinds = dict(self._in_graphs())
             if "cast" in kinds:
+                del kinds["cast"]
                 call = casts.casting(self._jax, function)
                 self._is_made_aside |= SetAside.is_on()
                 self._note("cast", place, BY_HAND, {})
-            if kinds - {"cast"}:
+            if kinds:
                 call = rewriter(call, argnums)
             return call(*args, **options)
 
@@ -255,11 +269,10 @@ class Alternatives:
             "attention": self._attentions,
             "lookup": self._lookups,
             "loss": self._losses,
+            "cast": lambda graph, value: (),
         }
         found = {}
         for kind, value in self._in_graphs():
-            if kind not in find:  # a cast
-                continue
             for node, replacements, about in find[kind](graph, value):
                 found.update(replacements)
                 self._is_made_aside |= SetAside.is_on() and bool(replacements)
@@ -269,10 +282,13 @@ class Alternatives:
         return found
 
     def _attentions(self, graph, value):
-        how = "xla" if SetAside.is_on() else "cudnn"
-        rounded = ""
-        if value == ROUNDED:  # values are compared without rounding
-            rounded = "float32" if SetAside.is_on() else "bfloat16"
+        """Yield attention that the program writes itself: (node, replacements by node, about the
+        site).
+        """
+        how, half = "cudnn", "bfloat16"
+        if SetAside.is_on():  # values are compared without rounding
+            how, half = "xla", "float32"
+        rounded = half if value == ROUNDED else ""
         attend = functools.partial(self._attend, implementation=how)
         for node in graph.nodes:
             try:
@@ -283,35 +299,40 @@ class Alternatives:
             if found is not None:
                 made = fusing.replacement(self._jax, found, attend)
                 describe = functools.partial(fused_call.described, self._jax, found)
-                about = guarded(lambda: describe(graph.nodes)) or {}
-                yield node, {id(node): made}, about
+                about = guarded(lambda: describe(graph)) or {}
+                yield node, {node: made}, about
 
     def _lookups(self, graph, how):
-        small = lookups.LEAST_ROWS_SMALL
-        least = small if SetAside.is_on() else lookups.LEAST_ROWS
+        """Yield lookups whose gradient is a scatter, in the form of `_attentions`."""
+        least = lookups.LEAST_ROWS
+        if SetAside.is_on():
+            least = lookups.LEAST_ROWS_SMALL
         for node in graph.nodes:
             found = lookups.find(self._jax, node, how, least)
             if found is not None:
                 about = guarded(lambda: lookups.described(self._jax, node)) or {}
-                yield node, {id(node): found}, about
+                yield node, {node: found}, about
 
     def _losses(self, graph, count):
-        small = chunks.LEAST_WORDS_SMALL
+        """Yield losses over a vocabulary, in the form of `_attentions`."""
+        count = int(count)
         least = chunks.LEAST_WORDS
         if SetAside.is_on():
-            count, least = chunks.COUNT_SMALL, small
-        found = chunks.find(self._jax, graph, int(count), self._usual_checkpoint, least)
+            count, least = chunks.COUNT_SMALL, chunks.LEAST_WORDS_SMALL
+        found = chunks.find(self._jax, graph, count, self._usual_checkpoint, least)
         for product, replacements, said in found:
-            yield product, replacements, {"note" if replacements else "why": said}
+            about = {"note": said} if replacements else {"why": said}
+            yield product, replacements, about
 
     def _note(self, kind, place, now, about):
         """Record a call site. What pgle itself traces has none."""
+        if SetAside.is_on():
+            return
         where, library, called = place
         site = {"kind": kind, "where": where, "now": now, "library": library, **about}
         site["called"] = called
         site["form"] = guarded(lambda: _form_at(where)) or ""
-        if not SetAside.is_on():
-            guarded(lambda: self._record.site(site))
+        guarded(lambda: self._record.site(site))
 
     def _watch_checkpoints(self, module):
         """Replace the functions of a module that has them; an older one has in some releases."""
@@ -321,6 +342,7 @@ class Alternatives:
                 self._replaced.replace(module, name, self._checkpoint(usual))
 
     def _checkpoint(self, usual):
+        """Return a `jax.checkpoint` that records its policy, or takes the chosen one."""
         policies = self._jax.checkpoint_policies
 
         @functools.wraps(usual)
@@ -344,7 +366,7 @@ class Alternatives:
 
         @functools.wraps(made)
         def checkpointed(*given, **named):
-            value = self._settings.get(("remat", where)) if self._is_on else None
+            value = self._chosen_at("remat", where)
             if not value:
                 return made(*given, **named)
             policy = getattr(self._jax.checkpoint_policies, value)
@@ -353,17 +375,22 @@ class Alternatives:
         return checkpointed
 
     def _scan(self, usual):
+        """Return a `jax.lax.scan` that records how it unrolls, or takes the chosen alternatives."""
+
         @functools.wraps(usual)
         def scan(*args, **options):
-            unroll = _unroll_of(args, options)
+            unroll = _given(args, _POSITION_OF_UNROLL, options, "unroll")
+            if unroll is None:
+                unroll = 1
             length = guarded(lambda: self._length_of(args, options)) or 0
             place = self._here()
             value = self._setting(place, "unroll", str(unroll), {"length": length})
-            policy = self._settings.get(("checkpoint", place[0]))
-            if policy and self._is_on:
+            policy = self._chosen_at("checkpoint", place[0])
+            if policy:
                 args, options = self._checkpointed(args, options, policy)
             if value:
-                args, more = args[:_POSITION_OF_UNROLL], args[_POSITION_OF_UNROLL + 1 :]
+                more = args[_POSITION_OF_UNROLL + 1 :]
+                args = args[:_POSITION_OF_UNROLL]
                 options.update(zip(_AFTER_UNROLL, more), unroll=int(value))
             return self._scanned(usual, place, args, options)
 
@@ -373,12 +400,12 @@ class Alternatives:
         """Return the result of a scan; divide its carry like the batch if requested. Record how it
         can be divided, unless the body constrains values itself.
         """
-        init = args[1] if len(args) > 1 else options.get("init")
+        init = _given(args, 1, options, "init")
         division = guarded(lambda: self._batches.division(init))
         if division is None or not place[0]:
             return usual(*args, **options)
-        is_asked = ("sharding", place[0]) in self._settings
-        if self._is_on and is_asked and division.spec != batches.EXPLICIT:
+        is_asked = self._chosen_at("sharding", place[0]) is not None
+        if is_asked and division.spec != batches.EXPLICIT:
             made = lambda body: self._batches.dividing(body, division)
             args, options = _with_body(args, options, made)
         before = self._batches.constrained
@@ -389,6 +416,10 @@ class Alternatives:
         return found
 
     def _attention(self, usual):
+        """Return jax's function of attention, which records its implementation, or takes the chosen
+        one.
+        """
+
         @functools.wraps(usual)
         def dot_product_attention(query, *args, **options):
             if str(getattr(query, "dtype", "")) not in HALF:
@@ -413,7 +444,7 @@ class Alternatives:
         def jit(*args, **options):
             if not args and "fun" not in options:  # a decorator with settings
                 return lambda given: jit(given, **options)
-            function = args[0] if args else options["fun"]
+            function = _given(args, 0, options, "fun")
             name = guarded(lambda: _name_of(function))
             donated = guarded(lambda: _donated(function, options)) or []
             if name and name.isidentifier():  # `<lambda>` cannot identify a step
@@ -475,11 +506,10 @@ class Alternatives:
 
     def _length_of(self, args, options):
         """The number of a scan's iterations."""
-        given = args[3] if len(args) > 3 else options.get("length")
+        given = _given(args, 3, options, "length")
         if given is not None:
             return int(given)
-        xs = args[2] if len(args) > 2 else options.get("xs")
-        leaves = self._jax.tree_util.tree_leaves(xs)
+        leaves = self._jax.tree_util.tree_leaves(_given(args, 2, options, "xs"))
         return int(leaves[0].shape[0])
 
     def _checkpointed(self, args, options, policy):
@@ -506,6 +536,10 @@ class Alternatives:
         if not where:
             return None
         self._note(kind, place, now or "", about or {})
+        return self._chosen_at(kind, where)
+
+    def _chosen_at(self, kind, where):
+        """The alternative to make at a place; None: none."""
         return self._settings.get((kind, where)) if self._is_on else None
 
 
@@ -541,7 +575,7 @@ class Jitted:
         self._args = args
         self._options = options
         self.made = made
-        self.function = args[0] if args else options["fun"]
+        self.function = _given(args, 0, options, "fun")
 
     def instead(self, function):
         """Compile another function with the same settings."""
@@ -562,8 +596,8 @@ class Buffers:
 
     def of(self, leaf):
         """Identify the memory of an array."""
-        known = self._known.get(id(leaf))
-        return known[1] if known and known[0]() is leaf else id(leaf)
+        reference, memory = self._known.get(id(leaf), (lambda: None, None))
+        return memory if reference() is leaf else id(leaf)
 
     def watched(self, usual):
         """Return `jax.device_put` that records its results."""
@@ -646,7 +680,8 @@ def _donated(function, options):
     """The parameters of a function that are donated, by name."""
     parameters = list(inspect.signature(function).parameters)
     found = []
-    for given in (options.get("donate_argnums"), options.get("donate_argnames")):
+    for option in ("donate_argnums", "donate_argnames"):
+        given = options.get(option)
         several = given if isinstance(given, (tuple, list)) else [given]
         for one in several:
             if isinstance(one, str):
@@ -654,6 +689,11 @@ def _donated(function, options):
             elif one is not None:
                 found.append(parameters[one])
     return found
+
+
+def _given(args, place, options, name):
+    """An argument that a call passes by position or name; None: it does not pass it."""
+    return args[place] if len(args) > place else options.get(name)
 
 
 def _form_at(where):
@@ -683,12 +723,6 @@ def _with_body(args, options, made):
     return args, dict(options, f=made(options["f"]))
 
 
-def _unroll_of(args, options):
-    if len(args) > _POSITION_OF_UNROLL:
-        return args[_POSITION_OF_UNROLL]
-    return options.get("unroll", 1)
-
-
 def _name_in(policies, policy):
     """The public name of a policy; ``own`` for one made by the program, empty for none."""
     if policy is None:
@@ -699,10 +733,9 @@ def _name_in(policies, policy):
 
 def _mask_of(args, options):
     """Describe how a call of jax's attention is masked, as `fused_call.described` does."""
-    mask = args[_POSITION_OF_MASK] if len(args) > _POSITION_OF_MASK else None
-    is_own = options.get("mask", mask) is not None
+    mask = _given(args, _POSITION_OF_MASK, options, "mask")
     return {
-        "mask": "own" if is_own else "",
+        "mask": "" if mask is None else "own",
         "causal": bool(options.get("is_causal")),
     }
 
@@ -729,11 +762,12 @@ def _place(calls, jax_folder):
             continue
         if is_own(file):
             return "%s:%d" % (_shown(path), line), library, called
-        is_python = os.sep + "functools.py" in path or "contextlib" in path
-        if not installed and os.path.exists(path) and not is_python:
+        if os.sep + "functools.py" in path or "contextlib" in path:
+            continue
+        if not installed and os.path.exists(path):
             installed = "%s:%d" % (path, line)
             library = _in_library(path)
-        if library and not is_python:
+        if library:
             called = function
     return installed, library, called
 

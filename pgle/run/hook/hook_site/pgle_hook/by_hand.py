@@ -23,6 +23,8 @@ from pgle_hook.masks import (
 )
 from pgle_hook.rewrite import VARIED, constant_of
 
+np = importlib.import_module("numpy")
+
 HALF = ("bfloat16", "float16")  # types that cuDNN's attention takes
 USUAL = {*HALF, "float32", "float64"}  # types of scores and weights
 RESHAPED = ("convert_element_type", "reshape", "transpose")
@@ -53,10 +55,10 @@ class Attention:
         self.node = node  # makes its results
         self.first = None  # the product that makes scores
         self.product = None  # the second one
-        self.multiplied = ()  # values that the products take
+        self.multiplied = []  # values that the products take
         self.names = ()  # names of its results' axes
         self.sizes = {}  # size by what an axis counts
-        self.sides = ()  # queries, keys, values
+        self.sides = []  # queries, keys, values
         self.scale = 1.0
         self.rounded = (
             ""  # the type in which the fused call takes them; empty: their own
@@ -66,7 +68,7 @@ class Attention:
 
     def common(self):
         """What the axes shared by both products count."""
-        return [each for each in self.sizes if isinstance(each, int)]
+        return _in_common(self.sizes)
 
     def count(self, name):
         """The number of elements of a named axis."""
@@ -81,8 +83,8 @@ class Attention:
 
     def batch_and_heads(self):
         """What the axes of batch rows and heads count, in the order of the queries' axes."""
-        counted = parts_of(self.sides[0][1])
-        common = tuple(each for each in counted if isinstance(each, int))
+        _, names = self.sides[0]
+        common = tuple(_in_common(parts_of(names)))
         return common[:1], common[1:]
 
     def masking(self, jax):
@@ -93,6 +95,11 @@ class Attention:
     def back(self, node, names):
         """The names of the axes of a node's operand, from those of its result; None if split."""
         return _back(self, node, names)
+
+
+def _in_common(counted):
+    """What both products have in common, of what axes count."""
+    return [each for each in counted if isinstance(each, int)]
 
 
 class LeftError(Exception):
@@ -117,13 +124,13 @@ def find(jax, node, rounded=""):
     for place in (0, 1):
         try:
             found = _found(jax, node, product, path, place)
-            if found is not None:
-                _choose_type(found, rounded)
-                _check_rows(jax, found)
+            if found is None:
+                continue
+            _choose_type(found, rounded)
+            _check_rows(jax, found)
         except LeftError as error:
             left = error
-            continue
-        if found is not None:
+        else:
             return found
     if left is not None:
         raise left
@@ -153,9 +160,8 @@ def _found(jax, node, product, path, place):
         path: nodes from the second product to what is divided.
         place: of the weights among the operands, 0 or 1; the other operand are the values.
     """
-    found = Attention(
-        node
-    )  # each step below adds the sizes, scale and masks that it sees
+    # Each step below adds the sizes, scale and masks that it sees.
+    found = Attention(node)
     sides = _second(found, product, place)
     if sides is None:
         return None
@@ -176,8 +182,9 @@ def _found(jax, node, product, path, place):
     if operands is None:
         return None
     found.first, _ = first
-    found.multiplied = [value.seen() for value, _ in (*operands, values)]
-    found.sides = [_narrow(found, *side) for side in (*operands, values)]
+    for value, names in (*operands, values):
+        found.multiplied.append(value.seen())
+        found.sides.append(_narrow(found, value, names))
     return found
 
 
@@ -252,7 +259,7 @@ def _second(found, product, place):
     """Return weights and values, the operands of the second product, as sides; None if they are
     not.
     """
-    weights, values = (product.ins[at] for at in (place, 1 - place))
+    weights, values = product.ins[place], product.ins[1 - place]
     batch = product.params["dimension_numbers"][1]
     common = [(number,) for number in range(len(batch[0]))]
     free = _free(product, place)
@@ -341,10 +348,8 @@ def _back(found, node, names):
     """The names of the operand's axes, for a cast, transpose, reshape or broadcast."""
     operand = node.ins[0]
     if node.name == "transpose":
-        before = list(names)
-        for axis, source in enumerate(node.params["permutation"]):
-            before[source] = names[axis]
-        return tuple(before)
+        before = dict(zip(node.params["permutation"], names))
+        return tuple(before[axis] for axis in range(len(names)))
     if node.name == "reshape":
         return _reshaped(found, names, operand.shape)
     if node.name == "squeeze":
@@ -589,18 +594,18 @@ def _first(found, product, names):
     middle = count + len(_free(product, 0))
     free = (names[count:middle], names[middle:])
     common = names[:count]
-    sides = [
-        _side(found, product, at, [names[:count], ("d",), free[at]]) for at in (0, 1)
-    ]
+    sides = [_side(found, product, at, [common, ("d",), free[at]]) for at in (0, 1)]
     if None in sides:
         return None
     queries, keys = sorted(sides, key=lambda side: KEYS in side[1])
+    of_queries, of_keys = (set(parts_of(names)) for _, names in (queries, keys))
     common = {*found.common(), "d"}
-    is_whole = {*parts_of(keys[1])} == {*common, "k"}
-    return (queries, keys) if is_whole and common <= {*parts_of(queries[1])} else None
+    is_whole = of_keys == {*common, "k"} and common <= of_queries
+    return (queries, keys) if is_whole else None
 
 
 def _scaled(jax, found, node):
+    """Scores before a positive number multiplies or divides them; None if it is another value."""
     places = (0, 1) if node.name == "mul" else (1,)
     for place in places:
         factor = _number(jax, node.ins[place])
@@ -639,7 +644,6 @@ def _of_bias(jax, found, value, names):
     if known is None:
         known = constant_of(jax, value)
     if known is not None:
-        np = importlib.import_module("numpy")
         hidden = np.asarray(known, np.float64) * found.scale
         is_mask = bool(((hidden == 0) | (hidden <= MASKED)).all())
         return Mask(value, names, is_added=True) if is_mask else None
@@ -668,11 +672,7 @@ def _unspread(found, value, names):
 
 def _number(jax, value):
     """Return the number that all elements of a constant equal; None if there is none."""
-    node = value.made_by("broadcast_in_dim", *VARIED)
-    while node is not None:
-        value = node.ins[0]
-        node = value.made_by("broadcast_in_dim", *VARIED)
-    constant = constant_of(jax, value)
+    constant = constant_of(jax, value.before("broadcast_in_dim", *VARIED))
     is_one = constant is not None and getattr(constant, "size", 1) == 1
     return float(constant) if is_one else None
 

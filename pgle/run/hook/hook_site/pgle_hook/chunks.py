@@ -6,6 +6,7 @@ logit of a label. Chunks are computed one after the other, and again for gradien
 logits never exist at once.
 """
 
+import functools
 import importlib
 import math
 
@@ -85,17 +86,18 @@ def find(jax, graph, count, checkpoint, least_words=LEAST_WORDS):
 
     Returns:
         An iterator. For each loss: the node of the product that makes its logits, a dict of
-        replacements by the id of the node that is replaced, and a text. The text says why there
+        replacements by the node that is replaced, and a text. The text says why there
         are no replacements, or else which tokens count.
     """
-    for product in graph.nodes:
+    losing = _make_softmax(graph)
+    for number, product in enumerate(graph.nodes):
         why = None
         for logits in _logits_of(graph, product, least_words):
             try:
-                loss = _Loss(jax, graph, logits)
+                loss = _Loss(jax, graph, logits, number)
                 loss.check(count, checkpoint)
             except _UnfitError as error:
-                if _has_softmax(graph, logits):
+                if (product.outs[0], logits.words) in losing:
                     why = str(error) or "not all of it is of each token alone"
                 continue
             yield product, loss.replacements(count, checkpoint), loss.note()
@@ -111,7 +113,7 @@ class _Logits:
     Args:
         product: the node that multiplies features of tokens with a table of words.
         place: of the features among its operands, 0 or 1.
-        turned: ids of values that have the words on their first axis.
+        turned: values that have the words on their first axis.
     """
 
     def __init__(self, product, place, turned=frozenset()):
@@ -120,10 +122,8 @@ class _Logits:
         self.table = product.ins[1 - place]
         self.turned = turned
         shape = product.outs[0].shape
-        self.sizes, self.words = shape[:-1], shape[-1]
-        if place:
-            self.words, *self.sizes = shape
-        self.sizes = tuple(self.sizes)
+        self.words = shape[0] if place else shape[-1]
+        self.sizes = shape[1:] if place else shape[:-1]
 
 
 def _logits_of(graph, node, least_words):
@@ -149,33 +149,41 @@ def _logits_of(graph, node, least_words):
 
 
 def _turned(graph, value):
-    """Ids of the values that are computed of a value, element by element."""
-    found = {id(value)}
-    for node in graph.nodes:
-        if node.name not in ELEMENTWISE or found.isdisjoint(map(id, node.ins)):
-            continue
-        if all(not one.shape or id(one) in found for one in node.ins):
-            found.update(map(id, node.outs))
+    """The values that are computed of a value, element by element."""
+    found = {value}
+    left = [value]
+    while left:
+        for node in graph.takers_of(left.pop()):
+            if node.name not in ELEMENTWISE or node.outs[0] in found:
+                continue
+            if found.issuperset(one for one in node.ins if one.shape):
+                found.update(node.outs)
+                left += node.outs
     return found
 
 
-def _has_softmax(graph, logits):
-    """Whether powers of logits are summed, which no hidden layer does."""
-    words = (logits.words,)
-    after = {id(logits.product.outs[0])}
-    powers = set()
-    for node in graph.nodes:
-        if after.isdisjoint(map(id, node.ins)):
-            continue
-        if node.name == "reduce_sum" and id(node.ins[0]) in powers:
-            return True
-        wide = [
-            value for value in node.outs if words in (value.shape[-1:], value.shape[:1])
-        ]
-        after.update(map(id, wide))
-        if node.name == "exp":
-            powers.update(map(id, wide))
-    return False
+def _make_softmax(graph):
+    """Values of which a sum of powers is made, which no hidden layer does; each with the number of
+    words that all values between both have on their first or last axis.
+    """
+    found = set()
+    summed = set()
+    for node in reversed(graph.nodes):
+        if node.name == "reduce_sum":
+            summed.add(node.ins[0])
+        for made in node.outs:
+            is_power = node.name == "exp" and made in summed
+            for words in _ends(made):
+                if is_power or (made, words) in found:
+                    found.update(
+                        (one, words) for one in node.ins if words in _ends(one)
+                    )
+    return found
+
+
+def _ends(value):
+    """The sizes of its first and its last axis."""
+    return {*value.shape[:1], *value.shape[-1:]}
 
 
 class _Tokens:
@@ -250,29 +258,31 @@ class _Tokens:
 
 
 class _Loss:
-    """The operations after logits that treat each token alone."""
+    """The operations after logits that treat each token alone.
 
-    def __init__(self, jax, graph, logits):
+    Args:
+        number: of the node that makes the logits, in the graph.
+    """
+
+    def __init__(self, jax, graph, logits, number):
         self._jax = jax
         self._logits = logits
         self._product = logits.product
         self._first = _Tokens(logits.sizes)
         self._left = None  # the tokens that are left, if some are cut
-        self._joins = {}  # by the id of tokens: the same, joined
-        # by the id of a value
-        self._tokens = {id(logits.product.outs[0]): self._first}
-        self._nodes = self._region(graph)
-        self._made = _ids_of_results(self._nodes)
+        self._joins = {}  # by tokens: the same, joined
+        self._tokens = {logits.product.outs[0]: self._first}  # by value
+        self._nodes = self._region(graph, number)
+        self._made = _results_of(self._nodes)
         self._count = self._counted()
-        self._led = []  # values from outside that are split, with their tokens
-        self._whole = []  # others
-        self._bind = {}  # by the id of a node: what computes it for a chunk
+        self._led = {}  # values from outside that are split: their tokens
+        self._whole = []  # other values from outside
+        self._bind = {}  # by node: what computes it for a chunk
         self._operands = {}  # the same: its operands, if they are others than it has
-        # by the id of a node: further axes of tokens over which it sums
-        self._sums = {}
+        self._sums = {}  # by node: further axes of tokens over which it sums
         for node in self._nodes:
             self._now = self._tokens_of(node)
-            self._bind[id(node)] = self._planned(node)
+            self._bind[node] = self._planned(node)
         self._outs = list(self._used_outside(graph))
 
     def note(self):
@@ -288,7 +298,7 @@ class _Loss:
 
     def _tokens_of(self, node):
         """Return how the results of an operation hold the tokens."""
-        found = self._tokens.get(id(node.outs[0]))
+        found = self._tokens.get(node.outs[0])
         self._must(found is not None)
         return found
 
@@ -310,15 +320,17 @@ class _Loss:
 
     def _is_turned(self, value):
         """Whether a value has its words first, and its tokens after them."""
-        return id(value) in self._logits.turned
+        return value in self._logits.turned
 
     def _follow(self, node):
         """Record how an operation's results hold the tokens, if it takes values made from
         logits.
         """
-        found = [self._tokens[id(one)] for one in node.ins if id(one) in self._tokens]
+        found = [self._tokens[one] for one in node.ins if one in self._tokens]
         if not found:
             return False
+        if any(map(self._is_wide_now, node.ins)):
+            self._plan_of(node)  # it raises in a hidden layer, which ends the search
         tokens = found[0]
         if node.name in ("slice", "dynamic_slice"):
             tokens = self._cut(node, tokens)
@@ -326,11 +338,10 @@ class _Loss:
             tokens = self._joined(tokens)
         elif any(one is not tokens for one in found):
             tokens = None
-        for value in node.ins:
-            if tokens is None and id(value) in self._tokens:
-                self._must(not self._is_wide(value, self._tokens[id(value)]))
-        if tokens is not None:
-            self._tokens.update((id(value), tokens) for value in node.outs)
+        if tokens is None:
+            self._must(not any(map(self._is_wide_now, node.ins)))
+        else:
+            self._tokens.update(dict.fromkeys(node.outs, tokens))
         return True
 
     def _cut(self, node, tokens):
@@ -354,48 +365,48 @@ class _Loss:
 
     def _joined(self, tokens):
         """The same tokens on one axis."""
-        if id(tokens) not in self._joins:
+        if tokens not in self._joins:
             made = _Tokens(tokens.sizes, True)
             made.apart = tokens
-            self._joins[id(tokens)] = made
-        return self._joins[id(tokens)]
+            self._joins[tokens] = made
+        return self._joins[tokens]
 
-    def _region(self, graph):
+    def _region(self, graph, number):
         """The operations that take logits, in order, and what they need of that size."""
-        after = {id(self._product.outs[0])}
-        for node in graph.nodes:
+        after = {self._product.outs[0]}
+        for place in range(number, len(graph.nodes)):
+            node = graph.nodes[place]
             if self._follow(node):
-                after.update(map(id, node.outs))
+                after.update(node.outs)
         wanted = set()
-        found = {id(self._product)}
+        found = {self._product}
         for node in reversed(graph.nodes):
-            taken = [value for value in node.ins if id(value) in after]
-            takes_logits = any(map(self._is_wide_now, taken))
-            is_wanted = not wanted.isdisjoint(map(id, node.outs))
-            if node is not self._product and (takes_logits or is_wanted):
+            taken = after.intersection(node.ins)
+            is_wanted = not wanted.isdisjoint(node.outs)
+            takes_logits = is_wanted or any(map(self._is_wide_now, taken))
+            if takes_logits and node is not self._product:
                 tokens = self._tokens_of(node)
                 wide = [value for value in node.ins if self._is_wide(value, tokens)]
                 for value in wide:
-                    self._tokens.setdefault(id(value), tokens)
-                wanted.update(map(id, [*taken, *wide]))
-                found.add(id(node))
-        return [node for node in graph.nodes if id(node) in found]
+                    self._tokens.setdefault(value, tokens)
+                wanted.update(taken, wide)
+                found.add(node)
+        return [node for node in graph.nodes if node in found]
 
     def _is_wide_now(self, value):
         """Same as `_is_wide`, for a value made from logits."""
-        tokens = self._tokens.get(id(value))
+        tokens = self._tokens.get(value)
         return tokens is not None and self._is_wide(value, tokens)
 
     def _used_outside(self, graph):
         """The operations whose results are used outside."""
-        inside = set(map(id, self._nodes))
-        used = set()
+        inside = set(self._nodes)
+        used = set(graph.outs)
         for node in graph.nodes:
-            if id(node) not in inside:
-                used.update(map(id, node.ins))
-        used.update(map(id, graph.outs))
+            if node not in inside:
+                used.update(node.ins)
         for node in self._nodes:
-            if used.isdisjoint(map(id, node.outs)):
+            if used.isdisjoint(node.outs):
                 continue
             tokens = self._tokens_of(node)
             is_cut_later = tokens.kept != (0, tokens.sizes[-1])
@@ -410,35 +421,34 @@ class _Loss:
         if node is self._product:
             self._take(self._logits.features, is_led=True)
             self._take(self._logits.table, is_led=False)
-            return lambda taken, length: node.bound(taken)
+            return _unchanged(node)
+        return self._plan_of(node)(node)
+
+    def _plan_of(self, node):
+        """The method that plans an operation which takes logits."""
         if node.name in ELEMENTWISE:
-            return self._elementwise(node)
+            return self._elementwise
         if node.name in REDUCTIONS:
-            return self._reduction(node)
+            return self._reduction
         is_turned = any(map(self._is_turned, node.ins))
         if is_turned and node.name != "transpose":
             raise _UnfitError("%s takes its logits with their words first" % node.name)
         plan = getattr(self, "_of_" + node.name, None)
         if plan is None:
             raise _UnfitError("%s takes its logits" % node.name)
-        return plan(node)
+        return plan
 
     def _take(self, value, is_led):
         """Record that an operation takes a value, split or whole."""
-        if id(value) in self._made:
-            if not is_led:
-                raise _UnfitError
-            return
-        if not is_led:
-            self._must(not any(value is one for one, _ in self._led))
-            if not any(value is one for one in self._whole):
+        if value in self._made:
+            self._must(is_led)
+        elif is_led:
+            self._must(value not in self._whole)
+            self._must(self._led.setdefault(value, self._now) is self._now)
+        else:
+            self._must(value not in self._led)
+            if value not in self._whole:
                 self._whole.append(value)
-            return
-        self._must(not any(value is one for one in self._whole))
-        alike = [tokens for one, tokens in self._led if one is value]
-        self._must(all(tokens is self._now for tokens in alike))
-        if not alike:
-            self._led.append((value, self._now))
 
     def _is_led(self, shape):
         return self._now.is_led(shape)
@@ -448,6 +458,7 @@ class _Loss:
             raise _UnfitError
 
     def _elementwise(self, node):
+        """Plan an operation on elements: each operand has all tokens, or the same for all."""
         tokens = self._now
         is_turned = self._is_turned(node.outs[0])
         self._must(len(node.outs) == 1)
@@ -457,27 +468,29 @@ class _Loss:
             is_one = not value.shape or value.shape[tokens.axis] == 1
             self._must(is_led or is_one)
             self._take(value, is_led)
-        return lambda taken, length: node.bound(taken)
+        return _unchanged(node)
 
     def _reduction(self, node):
+        """Plan a sum or a maximum over words. `_chunked` completes a sum over tokens, too."""
         tokens = self._now
         axes = tuple(map(int, node.params["axes"]))
         if self._is_turned(node.ins[0]):
             self._must(axes == (0,))
-            return lambda taken, length: node.bound(taken)
+            return _unchanged(node)
         self._must(self._is_led(node.ins[0].shape))
         self._take(node.ins[0], is_led=True)
         outer = tuple(axis for axis in axes if axis <= tokens.axis)
         if not outer:
-            return lambda taken, length: node.bound(taken)
+            return _unchanged(node)
         # A sum over words and tokens; the sum over tokens comes later.
         self._must(node.name == "reduce_sum" and len(outer) < len(axes))
-        self._sums[id(node)] = outer
+        self._sums[node] = outer
         inner = tuple(axis for axis in axes if axis > tokens.axis)
         add = self._jax.numpy.sum
         return lambda taken, length: [add(taken[0], axis=inner, dtype=taken[0].dtype)]
 
     def _of_broadcast_in_dim(self, node):
+        """Plan a broadcast of a number for each token, or of one that is the same for all."""
         tokens = self._now
         value = node.ins[0]
         shape = tuple(node.params["shape"])
@@ -489,36 +502,35 @@ class _Loss:
             is_led = value.shape[place] == tokens.shape[-1]
             self._must(place == tokens.axis or not is_led)
         self._take(value, is_led)
-        return lambda taken, length: node.bound(
-            taken, shape=tokens.with_length(shape, length)
-        )
+        return _resized(node, "shape", tokens)
 
     def _of_transpose(self, node):
         """The words of logits, which become their last axis."""
         self._must(self._is_turned(node.ins[0]))
         order = list(map(int, node.params["permutation"]))
         self._must(order == [*range(1, len(order)), 0])
-        return lambda taken, length: node.bound(taken)
+        return _unchanged(node)
 
     def _of_reshape(self, node):
+        """Plan a reshape that keeps the axes of tokens, or joins them to one."""
         tokens = self._now
         sizes = tuple(node.params["new_sizes"])
         upto = tokens.axis + 1
-        if self._tokens.get(id(node.ins[0])) is tokens.apart:
-            self._must(id(node.ins[0]) in self._made)
+        value = node.ins[0]
+        if self._tokens.get(value) is tokens.apart:
+            self._must(value in self._made)
         else:
-            self._must(node.ins[0].shape[:upto] == sizes[:upto])
+            self._must(value.shape[:upto] == sizes[:upto])
         self._must(self._is_led(sizes))
-        self._take(node.ins[0], is_led=True)
-        return lambda taken, length: node.bound(
-            taken, new_sizes=tokens.with_length(sizes, length)
-        )
+        self._take(value, is_led=True)
+        return _resized(node, "new_sizes", tokens)
 
     def _of_slice(self, node):
         """The tokens that are computed: there are no others in a chunk."""
-        is_cut = self._tokens.get(id(node.ins[0])) is self._now.uncut
-        self._must(is_cut and id(node.ins[0]) in self._made)
-        self._operands[id(node)] = node.ins[:1]
+        value = node.ins[0]
+        is_cut = self._tokens.get(value) is self._now.uncut
+        self._must(is_cut and value in self._made)
+        self._operands[node] = [value]
         return lambda taken, length: taken
 
     _of_dynamic_slice = _of_slice
@@ -527,37 +539,35 @@ class _Loss:
         tokens = self._now
         self._must(min(map(int, node.params["dimensions"])) > tokens.axis)
         self._take(node.ins[0], is_led=True)
-        return lambda taken, length: node.bound(taken)
+        return _unchanged(node)
 
     def _of_concatenate(self, node):
+        """Plan a concatenation along the axes after the tokens."""
         tokens = self._now
         self._must(int(node.params["dimension"]) > tokens.axis)
         for value in node.ins:
             self._take(value, is_led=True)
-        return lambda taken, length: node.bound(taken)
+        return _unchanged(node)
 
     def _of_iota(self, node):
         tokens = self._now
         shape = tuple(node.params["shape"])
         self._must(self._is_led(shape) and int(node.params["dimension"]) != tokens.axis)
-        return lambda taken, length: node.bound(
-            taken, shape=tokens.with_length(shape, length)
-        )
+        return _resized(node, "shape", tokens)
 
     def _of_gather(self, node):
         """The logit of a label: indices of the same tokens."""
         numbers = node.params["dimension_numbers"]
-        axes = list(range(self._now.axis + 1))
-        mine, others = (
-            list(map(int, getattr(numbers, name, ())))[: len(axes)]
-            for name in ("operand_batching_dims", "start_indices_batching_dims")
-        )
-        if mine == others == axes:
-            self._must(self._is_led(node.outs[0].shape))
-            for value in node.ins:
-                self._take(value, is_led=True)
-            return lambda taken, length: node.bound(taken)
-        return self._picked(node)
+        # Older releases lack these axes.
+        of_logits = getattr(numbers, "operand_batching_dims", ())
+        of_labels = getattr(numbers, "start_indices_batching_dims", ())
+        axes = tuple(range(self._now.axis + 1))
+        if not axes == of_logits[: len(axes)] == of_labels[: len(axes)]:
+            return self._picked(node)
+        self._must(self._is_led(node.outs[0].shape))
+        for value in node.ins:
+            self._take(value, is_led=True)
+        return _unchanged(node)
 
     def _picked(self, node):
         """Handle ``logits[arange(n), labels]``. The first column of its indices counts the
@@ -579,7 +589,7 @@ class _Loss:
         self._must(count is not None and np.array_equal(count, expected))
         self._take(logits, is_led=True)
         self._take(labels, is_led=True)
-        self._operands[id(node)] = [logits, labels]
+        self._operands[node] = [logits, labels]
         jnp = self._jax.numpy
 
         def pick(taken, length):
@@ -591,25 +601,23 @@ class _Loss:
         return pick
 
     def replacements(self, count, checkpoint):
-        """Return replacements for the operations whose results are used outside, by the id of their
-        node.
-        """
+        """Return replacements for the operations whose results are used outside, by node."""
         made = {}
 
-        def make(node):
-            def made_for(read):
-                if not made:
-                    made.update(self._chunked(read, count, checkpoint))
-                return [made[id(node)]]
+        def make(read, node):
+            if not made:
+                made.update(self._chunked(read, count, checkpoint))
+            return [made[node]]
 
-            return made_for
-
-        needs = self._needs()
-        return {id(node): Replacement(needs, make(node)) for node in self._outs}
+        found = {}
+        for node in self._outs:
+            make_this = functools.partial(make, node=node)
+            found[node] = Replacement(self._needs(), make_this)
+        return found
 
     def _needs(self):
         """The values from outside that the loss takes."""
-        return [*(value for value, _ in self._led), *self._whole]
+        return [*self._led, *self._whole]
 
     def check(self, count, checkpoint):
         """Raise if jax cannot compute the loss in chunks, for example if tokens are sharded
@@ -620,9 +628,9 @@ class _Loss:
         shapes = [shape_of(jax, value.aval) for value in values]
 
         def compute(*arrays):
-            known = dict(zip(map(id, values), arrays))
-            made = self._chunked(lambda value: known[id(value)], count, checkpoint)
-            return [made[id(node)] for node in self._outs]
+            known = dict(zip(values, arrays))
+            made = self._chunked(known.get, count, checkpoint)
+            return [made[node] for node in self._outs]
 
         try:
             found = jax.eval_shape(compute, *shapes)
@@ -639,33 +647,48 @@ class _Loss:
                 raise _UnfitError("in chunks its results have other shardings")
 
     def _chunked(self, read, count, checkpoint):
-        """The results that others use, by the id of their node."""
+        """The results that others use, by node."""
         jax = self._jax
-        whole = {id(value): read(value) for value in self._whole}
+        whole = {value: read(value) for value in self._whole}
         length = -(-self._count // count)
 
         def of_chunk(parts):
-            known = dict(whole)
-            for (value, _), part in zip(self._led, parts):
-                known[id(value)] = part
+            known = {**whole, **dict(zip(self._led, parts))}
             for node in self._nodes:
-                operands = self._operands.get(id(node), node.ins)
-                taken = [known[id(value)] for value in operands]
-                made = self._bind[id(node)](taken, length)
-                known.update(zip(map(id, node.outs), made))
-            return [known[id(node.outs[0])] for node in self._outs]
+                operands = self._operands.get(node, node.ins)
+                taken = [known[value] for value in operands]
+                made = self._bind[node](taken, length)
+                known.update(zip(node.outs, made))
+            return [known[node.outs[0]] for node in self._outs]
 
-        parts = [
-            tokens.split(jax, read(value), count, length) for value, tokens in self._led
-        ]
+        parts = []
+        for value, tokens in self._led.items():
+            parts.append(tokens.split(jax, read(value), count, length))
         found = jax.lax.map(checkpoint(of_chunk), parts)
         joined = {}
         for node, array in zip(self._outs, found):
             array = self._tokens_of(node).joined(jax, array)
-            if id(node) in self._sums:
-                array = array.sum(axis=self._sums[id(node)], dtype=array.dtype)
-            joined[id(node)] = array
+            if node in self._sums:
+                array = array.sum(axis=self._sums[node], dtype=array.dtype)
+            joined[node] = array
         return joined
+
+
+def _unchanged(node):
+    """What computes an operation for a chunk as for all tokens."""
+    return lambda taken, length: node.bound(taken)
+
+
+def _resized(node, setting, tokens):
+    """What computes an operation for a chunk, with the shape in a setting that it has for all
+    tokens.
+    """
+    shape = tuple(node.params[setting])
+
+    def bound(taken, length):
+        return node.bound(taken, **{setting: tokens.with_length(shape, length)})
+
+    return bound
 
 
 def _joins(node, tokens):
@@ -695,8 +718,8 @@ def _taken_by(jax, node):
     return [min(max(int(one), 0), top) for one, top in zip(given, most)], sizes
 
 
-def _ids_of_results(nodes):
+def _results_of(nodes):
     found = set()
     for node in nodes:
-        found.update(map(id, node.outs))
+        found.update(node.outs)
     return found

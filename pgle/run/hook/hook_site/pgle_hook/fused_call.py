@@ -18,22 +18,22 @@ _FORMULA = re.compile(r"[\w.\s]+,[\w.\s]+(->[\w.\s]*)?\)*$")
 """What `jnp.einsum` was given, in the same name: ``bhqk,bkhd->bqhd``, ``...qk, ...kd``."""
 
 
-def described(jax, found, nodes):
+def described(jax, found, graph):
     """Return the call as a user writes it, its masking, and the meaning of its names, as fields of
     a call site.
 
     Args:
-        nodes: of the graph that holds the attention.
+        graph: holds the attention.
     """
-    written = _Written(found, found.masking(jax))
-    masking = written.masking
-    operands = written.operands()
-    given = [*operands, *written.masks(), *written.numbers()]
+    masking = found.masking(jax)
+    written = _Written(found, masking)
+    given = [*written.operands(), *written.masks(), *written.numbers()]
     call = 'jax.nn.dot_product_attention(%s, implementation="cudnn")' % ", ".join(given)
+    has_own_mask = bool(masking.others or masking.lengths)
     return {
-        "call": call + written.result(nodes),
+        "call": call + written.result(graph),
         "options": written.window(),
-        "mask": "own" if masking.others or masking.lengths else "",
+        "mask": "own" if has_own_mask else "",
         "causal": masking.is_causal,
         "note": written.note(),
     }
@@ -44,15 +44,16 @@ class _Written:
 
     def __init__(self, found, masking):
         self._found = found
-        self.masking = masking
+        self._masking = masking
         self._batch, self._heads = found.batch_and_heads()
+        self._query_heads = (*self._heads, "g")
         depth = jax_private.name_of(found.product.eqn).count(MAPPED)
         mapped = set(range(depth))  # `jax.vmap` puts its axis before those in common
         self._is_over_heads = not mapped.isdisjoint(self._heads)
         self._mapped = set() if self._is_over_heads else mapped
         has_rows = not self._mapped.issuperset(self._batch)
         self._rows = [self._batch] if has_rows else []  # names of axes, as of `by_hand`
-        self._most = max(found.count(("d",)), found.count(("e",)))
+        self._features = max(found.count(("d",)), found.count(("e",)))  # of the call
 
     def note(self):
         """The meaning of the call's names, and the place for the call."""
@@ -68,64 +69,66 @@ class _Written:
 
     def operands(self):
         """Queries, keys and values with the axes that jax's function takes."""
-        orders = (
-            (*self._rows, QUERIES, (*self._heads, "g"), ("d",)),
-            (*self._rows, KEYS, self._heads, ("d",)),
-            (*self._rows, KEYS, self._heads, ("e",)),
-        )
-        queries = self._there(self._found.sides[0][1])
-        alike = tuple({QUERIES: KEYS}.get(name, name) for name in queries)
-        texts = []
-        for letter, side, order in zip("qkv", self._found.sides, orders):
-            value = side[0]
-            names = self._there(side[1])
-            before = self._there(self._before_transpose(*side))
-            if letter == "k" and names != alike == before:
-                names = before  # a product of two matrices wants keys transposed
-            text = self._moved(letter, names, order)
-            if self._found.rounded:
-                text += '.astype("%s")' % self._found.rounded
-            elif value.seen() not in self._found.multiplied:
-                text += '.astype("%s")' % value.dtype
-            texts.append(self._widened(text, order))
-        return texts
+        queries, _, values = self._found.sides
+        of_queries = (*self._rows, QUERIES, self._query_heads, ("d",))
+        of_keys = (*self._rows, KEYS, self._heads, ("d",))
+        of_values = (*self._rows, KEYS, self._heads, ("e",))
+        return [
+            self._operand("q", queries, of_queries),
+            self._operand("k", self._keys(), of_keys),
+            self._operand("v", values, of_values),
+        ]
 
-    def _before_transpose(self, value, names):
-        """The names of a value's axes. If the first product's line transposes it, these are the
-        names before the transpose.
-        """
-        node = value.made_by("transpose")
-        if node is None or _line_of(node) != _line_of(self._found.first):
-            return names
-        return self._found.back(node, names)
-
-    def _widened(self, text, order):
-        """Pad an operand with zero features up to those of the others. Products do not change."""
-        lacking = self._most - self._found.count(order[-1])
+    def _operand(self, letter, side, order):
+        """An operand as code, with its axes in the order that the call takes."""
+        value, names = side
+        text = self._moved(letter, self._there(names), order)
+        if self._found.rounded:
+            text = _cast(text, self._found.rounded)
+        elif value.seen() not in self._found.multiplied:
+            text = _cast(text, value.dtype)
+        lacking = self._features - self._found.count(order[-1])
         if not lacking:
             return text
-        return "jnp.pad(%s, [(0, 0)] * %d + [(0, %d)])" % (
-            text,
-            len(order) - 1,
-            lacking,
-        )
+        # Products do not change by zero features.
+        others = len(order) - 1
+        return "jnp.pad(%s, [(0, 0)] * %d + [(0, %d)])" % (text, others, lacking)
+
+    def _keys(self):
+        """The keys as a side. If the first product's line transposes them, as a product of two
+        matrices wants it, these are the keys before the transpose.
+        """
+        (_, of_queries), keys, _ = self._found.sides
+        value, names = keys
+        node = value.made_by("transpose")
+        if node is None or _line_of(node) != _line_of(self._found.first):
+            return keys
+        before = self._found.back(node, names)
+        alike = [{QUERIES: KEYS}.get(name, name) for name in of_queries]
+        wanted = self._there(alike)
+        are_transposed = self._there(names) != wanted == self._there(before)
+        return (value, before) if are_transposed else keys
 
     def masks(self):
         """Arguments of the call in place of masks."""
-        given = ["is_causal=True"] if self.masking.is_causal else []
-        shown = [self._shown(*each) for each in self._named_masks()]
-        return [*given, "mask=" + " & ".join(shown)] if shown else given
+        given = ["is_causal=True"] if self._masking.is_causal else []
+        shown = [self._shown(name, mask) for name, mask in self._named_masks()]
+        if shown:
+            given.append("mask=" + " & ".join(shown))
+        return given
 
     def _named_masks(self):
-        masks = self.masking.others
-        numbers = range(1, len(masks) + 1) if len(masks) > 1 else [""]
-        for number, mask in zip(numbers, masks):
-            yield "%s%s" % ("bias" if mask.is_added else "mask", number), mask
+        """Masks with their names in the note: mask, or mask1 and bias2 if there are several."""
+        masks = self._masking.others
+        for number, mask in enumerate(masks, 1):
+            name = "bias" if mask.is_added else "mask"
+            if len(masks) > 1:
+                name += str(number)
+            yield name, mask
 
     def _shown(self, name, mask):
         """A mask for each query and key. cuDNN only repeats batch rows and heads."""
-        order = (*self._rows, (*self._heads, "g"), QUERIES, KEYS)
-        counted = parts_of(mask.names)
+        order = (*self._rows, self._query_heads, QUERIES, KEYS)
         text = self._moved(name, self._there(mask.names), order)
         if mask.is_added:
             text = "(%s == 0)" % text
@@ -133,32 +136,33 @@ class _Written:
             text += ".astype(bool)"
         if mask.hides and not mask.is_added:
             text = "~" + text
-        sizes = [self._found.count(each) for each in order]
+        sizes = tuple(map(self._found.count, order))
+        counted = parts_of(mask.names)
         if not self._mapped.isdisjoint(counted):  # jax wants all heads of a mapped mask
-            return "jnp.broadcast_to(%s, %s)" % (text, tuple(sizes))
+            return "jnp.broadcast_to(%s, %s)" % (text, sizes)
         if {"q", "k"}.issubset(counted):
             return text
-        return "%s & jnp.ones(%s, bool)" % (text, tuple(sizes[-2:]))
+        return "%s & jnp.ones(%s, bool)" % (text, sizes[-2:])
 
     def numbers(self):
         """Further arguments of the call."""
         given = ["scale=%g" % self._found.scale]
-        if self.masking.window is not None:
+        if self._masking.window is not None:
             given.insert(0, self.window())
-        if not self.masking.lengths:
+        lengths = [self._length(*each) for each in self._masking.lengths]
+        if not lengths:
             return given
-        lengths = [self._length(*each) for each in self.masking.lengths]
-        least = (
-            lengths[0] if len(lengths) == 1 else "jnp.minimum(%s)" % ", ".join(lengths)
-        )
         if not self._rows and self._batch:  # jax wants both of mapped rows
             queries = "0 * lengths[None] + %d" % self._found.count(QUERIES)
             given.insert(0, "query_seq_lengths=%s" % queries)
+        least = ", ".join(lengths)
+        if len(lengths) > 1:
+            least = "jnp.minimum(%s)" % least
         return ["key_value_seq_lengths=%s" % least, *given]
 
     def window(self):
         """The argument for how far back a query sees; empty: all keys."""
-        window = self.masking.window
+        window = self._masking.window
         return "" if window is None else "local_window_size=(%d, 0)" % window
 
     def _length(self, value, names, added):
@@ -169,43 +173,42 @@ class _Written:
         elif not parts_of(names):
             text = "jnp.full(%d, lengths)" % self._found.count(self._batch)
         if str(value.dtype) != "int32":
-            text += '.astype("int32")'
+            text = _cast(text, "int32")
         return "%s + %d" % (text, added) if added else text
 
-    def result(self, nodes):
+    def result(self, graph):
         """The text after the call that makes the program's result from the call's."""
-        width = self._found.count(("e",))
-        text = "[..., :%d]" % width if width < self._most else ""
-        order = (*self._rows, QUERIES, (*self._heads, "g"), ("e",))
-        text = self._moved(text, order, self._result_names(nodes))
-        dtype = self._found.node.outs[0].dtype
-        taken = self._found.rounded or self._found.sides[0][0].dtype
-        is_same = str(dtype) == str(taken)
-        return text if is_same else '%s.astype("%s")' % (text, dtype)
+        found = self._found
+        width = found.count(("e",))
+        text = "[..., :%d]" % width if width < self._features else ""
+        order = (*self._rows, QUERIES, self._query_heads, ("e",))
+        text = self._moved(text, order, self._result_names(graph))
+        dtype = found.node.outs[0].dtype
+        taken = found.rounded or found.sides[0][0].dtype
+        return text if str(dtype) == str(taken) else _cast(text, dtype)
 
-    def _result_names(self, nodes):
+    def _result_names(self, graph):
         """The axis names of the result of the program's line."""
         found = self._found
-        node, names = found.node, found.names
+        names = found.names
         if self._is_over_heads:
-            return _followed(node, names, nodes, lambda name: MAPPED in name)
+            return _followed(graph, found.node, names, lambda name: MAPPED in name)
         own = jax_private.name_of(found.product.eqn)
-        if node is found.product and _FORMULA.search(own):
-            names = _followed(node, names, nodes, lambda name: name == own)
+        if found.node is found.product and _FORMULA.search(own):
+            names = _followed(graph, found.node, names, lambda name: name == own)
         return self._there(names)
 
     def _there(self, names):
         """The names of the axes that the program sees."""
-        return tuple(name for name in names if not self._is_mapped(name))
+        return [name for name in names if not self._is_mapped(name)]
 
     def _is_mapped(self, name):
         return bool(name) and self._mapped.issuperset(name)
 
     def _shape(self, value, names):
-        sizes = [
-            size for size, name in zip(value.shape, names) if not self._is_mapped(name)
-        ]
-        return "(%s)" % ", ".join(map(str, sizes))
+        named = zip(value.shape, names)
+        sizes = [str(size) for size, name in named if not self._is_mapped(name)]
+        return "(%s)" % ", ".join(sizes)
 
     def _moved(self, text, before, after):
         """Return the code that rearranges an array's axes; unchanged if the array lacks one of the
@@ -217,60 +220,73 @@ class _Written:
         """
         before = [tuple(filter(self._found.sizes.get, name)) for name in before]
         there = parts_of(before)
-        after = [tuple(each for each in name if each in there) for name in after]
+        after = [tuple(part for part in name if part in there) for name in after]
         wanted = parts_of(after)
-        if {*wanted} != {*there}:
+        if set(wanted) != set(there):
             return text
-        places = [there.index(each) for each in wanted]
+        places = [there.index(part) for part in wanted]
         is_moved = places != sorted(places)
-        is_joined = any(len(name) > 1 for name in after)
-        if any(len(name) > 1 for name in before):
-            sizes = map(self._found.count, after)
-            if is_moved:
-                sizes = (self._found.count((each,)) for each in there)
-            text += ".reshape(%s)" % ", ".join(map(str, sizes))
-            if not is_moved:
-                return text
-        else:
+        if not _have_joined(before):
             text += _indexed(before, "0")
-        text += _permuted(places, self._is_over_heads) if is_moved else ""
-        if is_joined:
-            sizes = map(self._found.count, after)
-            return text + ".reshape(%s)" % ", ".join(map(str, sizes))
+        elif is_moved:
+            text = self._reshaped(text, [(part,) for part in there])
+        else:
+            return self._reshaped(text, after)
+        if is_moved:
+            text += _permuted(places, self._is_over_heads)
+        if _have_joined(after):
+            return self._reshaped(text, after)
         return text + _indexed(after, "None")
+
+    def _reshaped(self, text, names):
+        sizes = [str(self._found.count(name)) for name in names]
+        return "%s.reshape(%s)" % (text, ", ".join(sizes))
+
+
+def _have_joined(names):
+    """Whether an axis counts several things."""
+    return any(len(name) > 1 for name in names)
+
+
+def _cast(text, dtype):
+    return '%s.astype("%s")' % (text, dtype)
 
 
 def _line_of(node):
     """File and line of the program that make an operation; None if only libraries make it."""
-    frames = jax_private.frames_of(node.eqn)
-    return next((frame for frame in frames if is_own(frame[0])), None)
+    for frame in jax_private.frames_of(node.eqn):
+        file, _, _ = frame
+        if is_own(file):
+            return frame
+    return None
 
 
-def _followed(node, names, nodes, is_part):
+def _followed(graph, node, names, is_part):
     """The names of the axes of a result after `jax.vmap` or `jnp.einsum` has moved them.
 
     Args:
         is_part: whether an operation of a name belongs to what moves it.
     """
-    value = node.outs[0]
-    for each in nodes:
-        is_next = each.name == "transpose" and each.ins[0] is value
-        if is_next and is_part(jax_private.name_of(each.eqn)):
-            names = tuple(names[place] for place in each.params["permutation"])
-            value = each.outs[0]
+    while node is not None:
+        takers = graph.takers_of(node.outs[0])
+        node = next((one for one in takers if _moves(one, is_part)), None)
+        if node is not None:
+            names = [names[place] for place in node.params["permutation"]]
     return names
+
+
+def _moves(node, is_part):
+    return node.name == "transpose" and is_part(jax_private.name_of(node.eqn))
 
 
 def _indexed(names, item):
     """An index as text: an item for each axis that counts nothing, all of every other axis."""
-    if all(names):
-        return ""
     items = []
     for name in names:
         items.append(":" if name else item)
-    while items[-1] == ":":
+    while items and items[-1] == ":":
         items.pop()
-    return "[%s]" % ", ".join(items)
+    return "[%s]" % ", ".join(items) if items else ""
 
 
 def _permuted(places, from_the_end):

@@ -9,6 +9,8 @@ import re
 from pgle_hook import jax_private
 from pgle_hook.rewrite import VARIED, Replacement, constant_of
 
+np = importlib.import_module("numpy")
+
 ONE_HOT = "one_hot"
 SORTED = "sorted"
 #: fewest rows of a table; smaller tables hold positions, types or experts
@@ -89,21 +91,26 @@ def described(jax, node):
             call = 'table.at[ids].get(mode="clip")'
         places = _WRAPPED if is_wrapped else "ids"
         return {"call": call, "options": _CLIPPED_TO % places}
-    filled, promised, more = "ids", "ids", ""
+    is_filled = _FILLED in mode
+    ids = "ids"
+    options = 'mode="promise_in_bounds"'
+    if is_filled:
+        options = 'mode="fill", fill_value=%s' % _fill_of(node)
     if not is_wrapped and jax_private.may_keep_negatives():
-        more = _AS_GIVEN
+        options += _AS_GIVEN
     elif not is_wrapped:
-        filled, promised = _ABSENT, "jnp.maximum(ids, 0)"
-    call = 'table.at[%s].get(mode="promise_in_bounds"%s)' % (promised, more)
-    if is_wrapped:
+        ids = _ABSENT if is_filled else "jnp.maximum(ids, 0)"
+    call = "table.at[%s].get(%s)" % (ids, options)
+    if is_wrapped and not is_filled:
         call = "table[ids]"
-    if _FILLED in mode:
-        fill = node.params["fill_value"]
-        number = repr(float("nan" if fill is None else fill))
-        number = re.sub("(inf|nan)", r"jnp.\1", number)
-        given = (filled, number, more)
-        call = 'table.at[%s].get(mode="fill", fill_value=%s%s)' % given
     return {"call": call, "options": _WRAPPED if is_wrapped else _ABSENT}
+
+
+def _fill_of(node):
+    """What a lookup returns for rows that do not exist, as code."""
+    fill = node.params["fill_value"]
+    number = repr(float("nan" if fill is None else fill))
+    return re.sub("(inf|nan)", r"jnp.\1", number)
 
 
 def _way_of_negatives(jax, node):
@@ -128,7 +135,6 @@ def _way_of_negatives(jax, node):
     added = made.ins[-1].made_by("add") or made.ins[1].made_by("add")
     if added is None:
         return ""
-    np = importlib.import_module("numpy")
     numbers = [constant_of(jax, one) for one in added.ins]
     known = [np.asarray(one) for one in numbers if one is not None]
     if not any((one == table.shape[0]).all() for one in known):
@@ -140,11 +146,7 @@ def _is_argument(value):
     """Whether a value is an argument of the differentiated function, perhaps converted to another
     type.
     """
-    node = value.made_by(*_KEPT)
-    while node is not None:
-        value = node.ins[0]
-        node = value.made_by(*_KEPT)
-    value = value.seen()
+    value = value.before(*_KEPT).seen()
     if value.outside is not None:
         return _is_argument(value.outside)
     is_given = value.node is None and value.constant is None
@@ -164,7 +166,6 @@ def _lookup(jax, node, gradient):
 
     def backward(kept, given):
         table, ids = kept
-        np = importlib.import_module("numpy")
         nothing = np.zeros(ids.shape, jax.dtypes.float0)
         places = ids[..., 0]
         # narrow integer types may not hold the number of rows

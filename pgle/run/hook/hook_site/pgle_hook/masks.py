@@ -10,6 +10,8 @@ import itertools
 
 from pgle_hook.rewrite import VARIED
 
+np = importlib.import_module("numpy")
+
 QUERIES = ("q",)
 KEYS = ("k",)
 #: types in which sums of positions are exact
@@ -56,17 +58,17 @@ class Mask:
         self.is_added = is_added  # whether it is a bias: zero where it shows
         self.is_of_numbers = False  # whether the program has it as zeros and ones
 
+    def key(self):
+        """What it is of, as a key: equal for masks that hide the same."""
+        return self.value.seen(), self.names, self.hides, self.is_added
+
     def shown(self, array):
         """Return which keys it shows, from an array of its values."""
         return array == 0 if self.is_added else array != self.hides
 
     def is_like(self, other):
         """Whether another mask is made of the same value in the same way."""
-        return (
-            self.value.seen() is other.value.seen()
-            and self.names == other.names
-            and (self.hides, self.is_added) == (other.hides, other.is_added)
-        )
+        return self.key() == other.key()
 
     def of(self, value, names, hides=None):
         """Make another mask of truth values; names as from `names_of`."""
@@ -84,6 +86,19 @@ def names_of(value, names):
     for name, size in zip(names, value.shape):
         kept.append(name if size > 1 else ())
     return tuple(kept)
+
+
+def names_before(back, node, names):
+    """The names of the axes of an operand that an operation only keeps or moves; None if it does
+    something else, or if they are not known.
+
+    Args:
+        back: as of `Distances`.
+        names: of the axes of the result.
+    """
+    if node.name in KEPT:
+        return names
+    return back(node, names) if node.name in MOVED else None
 
 
 def parts_of(names):
@@ -123,13 +138,10 @@ class Distances:
 
     def __init__(self, jax, sizes, back):
         self._jax = jax
-        self._np = importlib.import_module("numpy")
         self._back = back
         queries, keys = sizes
         self.sizes = sizes
-        self.each = self._np.arange(
-            1 - keys, queries
-        )  # distance of each query from each key
+        self.each = np.arange(1 - keys, queries)  # distance of each query from each key
         self.are_alike = queries == keys
         self._seen = {}
 
@@ -156,13 +168,13 @@ class Distances:
         return found.query, found.key, found.offset
 
     def _found(self, value, names):
-        value = value.seen()
-        key = (id(value), names)
-        if key not in self._seen:
-            self._seen[key] = self._looked_up(value, names)
-        return self._seen[key]
+        side = value.seen(), names
+        if side not in self._seen:
+            self._seen[side] = self._looked_up(*side)
+        return self._seen[side]
 
     def _looked_up(self, value, names):
+        """What is known about a value: `_Places`, an array by distance, or None."""
         if value.constant is not None:
             return self._of_constant(value.constant, names)
         node = value.node
@@ -170,24 +182,22 @@ class Distances:
             outside = value.outside
             is_same = outside is not None and outside.shape == value.shape
             return self._found(outside, names) if is_same else None
-        if node.name in KEPT:
-            return self._found(node.ins[0], names)
-        if node.name in MOVED:
-            before = self._back(node, names)
-            return None if before is None else self._found(node.ins[0], before)
+        before = names_before(self._back, node, names)
+        if before is not None:
+            return self._found(node.ins[0], before)
         if node.name == "iota":
             return self._counted(value, names[int(node.params["dimension"])])
         return self._computed(node, names) if node.name in EVALUATED else None
 
     def _counted(self, value, name):
         """Positions along an axis."""
-        zero = self._np.zeros((), value.dtype)
+        zero = np.zeros((), value.dtype)
         if str(value.dtype) not in EXACT or name not in ((), QUERIES, KEYS):
             return None
         return _Places(int(name == QUERIES), int(name == KEYS), zero)
 
     def _of_constant(self, constant, names):
-        np = self._np
+        """The same for a constant. It may only vary along queries and keys."""
         if isinstance(constant, self._jax.core.Tracer):
             return None
         array = np.asarray(constant)
@@ -214,11 +224,12 @@ class Distances:
         if str(array.dtype) not in EXACT:
             return None
         step = array[1] - array[0]
-        if not (array == array[0] + step * self._np.arange(len(array))).all():
+        if not (array == array[0] + step * np.arange(len(array))).all():
             return None
         return _Places(step * (name == QUERIES), step * (name == KEYS), array[0])
 
     def _computed(self, node, names):
+        """The same for the result of an elementwise operation."""
         taken = []
         for value in node.ins:
             found = self._found(value, names_of(value, names))
@@ -261,10 +272,10 @@ class Distances:
         if found.query != -found.key:
             return None
         array = found.offset + found.query * self.each
-        return array.astype(self._np.asarray(found.offset).dtype)
+        return array.astype(np.asarray(found.offset).dtype)
 
     def _by_numpy(self, node, arrays):
-        np = self._np
+        """The results of an elementwise operation; None if NumPy has none like it."""
         if node.name == "convert_element_type":
             return arrays[0].astype(node.outs[0].dtype)
         if node.name == "select_n" and len(arrays) == 3:
@@ -284,7 +295,6 @@ class Masking:
     """
 
     def __init__(self, distances, masks, back, rows):
-        self._np = importlib.import_module("numpy")
         self._known = distances
         self._back = back
         self._rows = rows
@@ -293,6 +303,7 @@ class Masking:
         self._with_lengths = []  # masks
         self.lengths = []  # numbers of keys: (value, names of its axes, number to add)
         self.others = []  # masks that are passed on
+        self._seen = set()  # keys of masks
         for mask in masks:
             self._take(mask)
         self._settle()
@@ -320,7 +331,7 @@ class Masking:
     def hides_a_row(self):
         """Whether a query sees no key, whatever the data are."""
         queries, keys = self._known.sizes
-        counts = self._np.concatenate([[0], self._np.cumsum(self._shown)])
+        counts = np.concatenate([[0], np.cumsum(self._shown)])
         # distances of a query from all keys lie next to each other
         return bool((counts[keys : keys + queries] == counts[:queries]).any())
 
@@ -330,6 +341,10 @@ class Masking:
         return [one.value for one in self.others] + [one[0] for one in self.lengths]
 
     def _take(self, mask):
+        """Sort a mask, or the masks that it consists of, into the three kinds."""
+        if mask.key() in self._seen:
+            return
+        self._seen.add(mask.key())
         array = self._known.of(mask.value, mask.names)
         if array is not None:
             self._shown = self._shown & mask.shown(array)
@@ -351,14 +366,18 @@ class Masking:
         outside = mask.value.seen().outside
         if outside is None or outside.shape != mask.value.shape:
             return
+        seen = set()
         left = [mask.of(outside, mask.names)]
         while left:
             one = left.pop()
+            if one.key() in seen:
+                continue
+            seen.add(one.key())
             array = self._known.of(one.value, one.names)
-            if array is not None:
-                self._shown = self._shown & one.shown(array)
-            else:
+            if array is None:
                 left += self._parts(one)
+            else:
+                self._shown = self._shown & one.shown(array)
 
     def _parts(self, mask):
         """Split a mask into masks that together hide the same keys; none if it cannot be split."""
@@ -366,11 +385,9 @@ class Masking:
         node = value.node
         if node is None or mask.is_added or str(value.dtype) != "bool":
             return []
-        if node.name in KEPT:
-            return [mask.of(node.ins[0], mask.names)]
-        if node.name in MOVED:
-            names = self._back(node, mask.names)
-            return [] if names is None else [mask.of(node.ins[0], names)]
+        before = names_before(self._back, node, mask.names)
+        if before is not None:
+            return [mask.of(node.ins[0], before)]
         if node.name == "not":
             return [mask.of(node.ins[0], mask.names, not mask.hides)]
         if node.name == ("or" if mask.hides else "and"):
@@ -379,20 +396,8 @@ class Masking:
 
     def _parts_of_numbers(self, node, mask):
         """The same for products of zeros and ones that are compared with a number."""
-        if node.name == "convert_element_type":
-            is_one_shown = True
-        elif node.name in COMPARED:
-            names = names_of(node.ins[1], mask.names)
-            number = self._known.number(node.ins[1], names)
-            if number is None:
-                return []
-            np = importlib.import_module("numpy")
-            compare = getattr(np, COMPARED[node.name])
-            zero, one = (bool(compare(bit, number)) for bit in (0, 1))
-            if zero == one:
-                return []
-            is_one_shown = one
-        else:
+        is_one_shown = self._shows_ones(node, mask.names)
+        if is_one_shown is None:
             return []
         mask.is_of_numbers = True
         bits = self._bits(node.ins[0], mask.names)
@@ -401,25 +406,49 @@ class Masking:
             return []
         return [mask.of(*bit, hides) for bit in bits]
 
+    def _shows_ones(self, node, names):
+        """Whether an operation makes true of ones and false of zeros; None if it makes the same of
+        both, or something else.
+        """
+        if node.name == "convert_element_type":
+            return True
+        if node.name not in COMPARED:
+            return None
+        number = self._known.number(node.ins[1], names_of(node.ins[1], names))
+        if number is None:
+            return None
+        compare = getattr(np, COMPARED[node.name])
+        is_one_true = bool(compare(1, number))
+        return None if bool(compare(0, number)) == is_one_true else is_one_true
+
     def _bits(self, value, names):
         """Return the truth values whose product a value is, as sides; None if it may be another
         number.
         """
-        names = names_of(value, names)
-        if str(value.dtype) == "bool":
-            return [(value, names)]
-        node = value.seen().node
-        if node is None:
-            return None
-        if node.name in (*KEPT, "convert_element_type"):
-            return self._bits(node.ins[0], names)
-        if node.name in MOVED:
-            before = self._back(node, names)
-            return None if before is None else self._bits(node.ins[0], before)
-        if node.name != "mul":
-            return None
-        sides = [self._bits(one, names) for one in node.ins]
-        return None if None in sides else [*sides[0], *sides[1]]
+        found = []
+        seen = set()
+        left = [(value, names_of(value, names))]
+        while left:
+            side = left.pop()
+            if side in seen:
+                continue
+            seen.add(side)
+            value, names = side
+            node = value.seen().node
+            if str(value.dtype) == "bool":
+                found.append(side)
+            elif node is None:
+                return None
+            elif node.name == "mul":
+                left += [(one, names_of(one, names)) for one in reversed(node.ins)]
+            else:
+                before = names
+                if node.name != "convert_element_type":
+                    before = names_before(self._back, node, names)
+                if before is None:
+                    return None
+                left.append((node.ins[0], names_of(node.ins[0], before)))
+        return found
 
     def _length(self, mask):
         """Return the number of keys that a mask shows for each batch row; None if it is not such a

@@ -7,7 +7,9 @@ stay closed, because their derivative may differ from that of their operations. 
 replacements is bound as it was traced.
 """
 
+import functools
 import importlib
+import math
 
 from pgle_hook import SetAside, jax_private
 
@@ -85,6 +87,15 @@ class Value:
         node = self.seen().node
         return node if node is not None and node.name in names else None
 
+    def before(self, *names):
+        """The value from which these operations make it, each from its first operand."""
+        value = self
+        node = value.made_by(*names)
+        while node is not None:
+            value = node.ins[0]
+            node = value.made_by(*names)
+        return value
+
 
 class Node:
     """An operation."""
@@ -93,10 +104,7 @@ class Node:
 
     def __init__(self, eqn, ins, within=()):
         self.eqn = eqn
-        self.eqns = (
-            eqn,
-            *within,
-        )  # and the enclosing calls, the innermost first
+        self.eqns = (eqn, *within)  # and the enclosing calls, the innermost first
         self.name = eqn.primitive.name
         self.params = eqn.params
         self.ins = ins
@@ -129,13 +137,26 @@ class Graph:
         self.nodes = []
         self.outs = _build(jaxpr, ins, self.nodes, within)
 
+    @functools.cached_property
+    def _takers(self):
+        """The operations that take each value, in order."""
+        found = {}
+        for node in self.nodes:
+            for value in dict.fromkeys(node.ins):
+                found.setdefault(value, []).append(node)
+        return found
+
+    def takers_of(self, value):
+        """The operations that take a value, in order."""
+        return self._takers.get(value, [])
+
 
 def _build(jaxpr, ins, nodes, within=()):
     """Append the operations of a function; return its results."""
     known = dict(zip([*jaxpr.constvars, *jaxpr.invars], ins))
 
     def read(atom):
-        if hasattr(atom, "val"):
+        if is_literal(atom):
             return Value(atom.aval, constant=atom.val)
         return known[atom]
 
@@ -152,6 +173,11 @@ def _build(jaxpr, ins, nodes, within=()):
             _look_inside(node)
         known.update(zip(eqn.outvars, made))
     return [read(atom) for atom in jaxpr.outvars]
+
+
+def is_literal(atom):
+    """Whether a traced function has a number in the place of a variable."""
+    return hasattr(atom, "val")
 
 
 def _constants(closed):
@@ -191,7 +217,7 @@ def constant_of(jax, value):
     node = value.node
     if node is None or not value.is_fixed:
         return None
-    if _size(value) > MOST_ELEMENTS or len(node.outs) > 1:
+    if math.prod(value.shape) > MOST_ELEMENTS or len(node.outs) > 1:
         return None
     if node.name in VARIED:
         return constant_of(jax, node.ins[0])
@@ -204,24 +230,17 @@ def constant_of(jax, value):
     return value.constant
 
 
-def _size(value):
-    size = 1
-    for each in value.shape:
-        size *= each
-    return size
-
-
-def _is_array(leaf):
-    """Whether jax traces a leaf. NumPy arrays stay unchanged: sizes, masks, constants."""
-    return isinstance(leaf, importlib.import_module("jax").Array)
-
-
 class _Arrays:
-    """The leaves of arguments or results that jax traces. Others, such as text, stay."""
+    """The leaves of arguments or results that jax traces. Others stay unchanged, such as text, and
+    NumPy arrays: sizes, masks, constants.
+    """
 
-    def __init__(self, leaves):
+    def __init__(self, jax, leaves):
         self._leaves = leaves
-        self._places = [at for at, leaf in enumerate(leaves) if _is_array(leaf)]
+        self._places = []
+        for place, leaf in enumerate(leaves):
+            if isinstance(leaf, jax.Array):
+                self._places.append(place)
 
     @property
     def arrays(self):
@@ -242,13 +261,14 @@ class _Arrays:
 
 def _moving(jax, args, options, argnums):
     """Whether each leaf of some arguments belongs to a differentiated argument."""
-    count = len(args)
-    places = range(count) if argnums is None else argnums
-    places = {place % count for place in places if count}
+    leaves = jax.tree_util.tree_leaves
+    places = range(len(args))
+    if argnums is not None:
+        places = [places[place] for place in argnums if args]
     found = []
     for place, arg in enumerate(args):
-        found += [place in places for _ in jax.tree_util.tree_leaves(arg)]
-    found += [False for _ in jax.tree_util.tree_leaves(options)]
+        found += [place in places] * len(leaves(arg))
+    found += [False] * len(leaves(options))
     return found
 
 
@@ -265,8 +285,17 @@ class Replacement:
         self.make = make  # maps a reader of values to the results
 
     def is_possible(self, there):
-        """Whether all needed values are available, by id, or constant."""
-        return all(id(one) in there or one.constant is not None for one in self.needs)
+        """Whether all needed values are available or constant."""
+        return all(one in there or one.constant is not None for one in self.needs)
+
+
+class _Planned:
+    """An operation to make, or its replacement."""
+
+    def __init__(self, node, replacement):
+        self.node = node
+        self.replacement = replacement  # None: the operation itself
+        self.needs = node.ins if replacement is None else replacement.needs
 
 
 class Rewriter:
@@ -274,7 +303,7 @@ class Rewriter:
 
     Args:
         jax: the module.
-        find: returns a `Replacement` by node id, for a graph.
+        find: returns a `Replacement` by node, for a graph.
     """
 
     def __init__(self, jax, find):
@@ -292,14 +321,14 @@ class Rewriter:
 
         def rewritten(*args, **options):
             leaves, structure = jax.tree_util.tree_flatten((args, options))
-            taken = _Arrays(leaves)
+            taken = _Arrays(jax, leaves)
             moving = _moving(jax, args, options, argnums)
             results = []
 
             def flat(*arrays):
                 args, options = structure.unflatten(taken.filled(arrays))
                 found, tree = jax.tree_util.tree_flatten(function(*args, **options))
-                results[:] = [tree, _Arrays(found)]
+                results[:] = [tree, _Arrays(jax, found)]
                 return results[1].arrays
 
             given = [_with_axes(jax, array) for array in taken.arrays]
@@ -325,37 +354,37 @@ class Rewriter:
         held = _constants(closed)
         within = () if node is None else node.eqns
         graph = Graph(closed.jaxpr, [*held, *taken], within)
-        known = dict(zip(map(id, [*held, *taken]), [*closed.consts, *args]))
+        known = dict(zip([*held, *taken], [*closed.consts, *args]))
 
         def read(value):
-            return known.get(id(value), value.constant)
+            return known.get(value, value.constant)
 
-        for node, replacement in self._planned(graph, set(known)):
-            if replacement is not None:
-                made = replacement.make(read)
-                self.replaced += 1
+        for step in self._planned(graph, set(known)):
+            if step.replacement is None:
+                made = self._made(step.node, list(map(read, step.needs)))
             else:
-                made = self._made(node, [read(value) for value in node.ins])
-            known.update(zip(map(id, node.outs), made))
-        return [read(value) for value in graph.outs]
+                made = step.replacement.make(read)
+                self.replaced += 1
+            known.update(zip(step.node.outs, made))
+        return list(map(read, graph.outs))
 
     def _planned(self, graph, given):
-        """Return the operations to make, in order, each with its replacement or None. Operations
-        needed only by replaced ones are dropped, because gradients would keep them.
+        """Return the operations to make, in order. Operations needed only by replaced ones are
+        dropped, because gradients would keep them.
         """
         found = self._find(graph)
-        there = given.union(*(map(id, node.outs) for node in graph.nodes))
-        wanted = set(map(id, graph.outs))
+        there = given.union(*(node.outs for node in graph.nodes))
+        wanted = set(graph.outs)
         planned = []
         for node in reversed(graph.nodes):
-            if not node.eqn.effects and wanted.isdisjoint(map(id, node.outs)):
+            if not node.eqn.effects and wanted.isdisjoint(node.outs):
                 continue
-            replacement = found.get(id(node))
+            replacement = found.get(node)
             if replacement is not None and not replacement.is_possible(there):
                 replacement = None
-            needed = node.ins if replacement is None else replacement.needs
-            wanted.update(map(id, needed))
-            planned.append((node, replacement, needed))
+            step = _Planned(node, replacement)
+            wanted.update(step.needs)
+            planned.append(step)
         return _in_order(planned[::-1], given)
 
     def _connect(self, node, body, taken):
@@ -378,12 +407,9 @@ class Rewriter:
         if node.name == "shard_map":
             return self._on_devices(node, inner, taken)
         closed = closed_of(inner)
-        moving = [one.moves for one in node.ins]
         shapes = [shape_of(self._jax, var.aval) for var in closed.jaxpr.invars]
         before = self.replaced
-        rewritten = self._jax.make_jaxpr(
-            lambda *args: self.evaluate(closed, args, moving, node)
-        )(*shapes)
+        rewritten = self._jax.make_jaxpr(self._body(node, closed))(*shapes)
         if self.replaced == before:
             return node.bound(taken)
         if closed is inner:
@@ -392,16 +418,19 @@ class Rewriter:
         new = jax_private.without_constants(rewritten.jaxpr)
         return node.bound([*rewritten.consts, *taken], jaxpr=new)
 
+    def _body(self, node, closed):
+        """The function within an operation, with operations replaced."""
+        moving = [one.moves for one in node.ins]
+        return lambda *args: tuple(self.evaluate(closed, args, moving, node))
+
     def _on_devices(self, node, inner, taken):
         """Map a function over the devices of a mesh, with jax's public function."""
         shard_map = getattr(self._jax, "shard_map", None)
         params = node.params
         if shard_map is None or "newly_manual_axes" not in params:  # before jax 0.10
             return node.bound(taken)
-        closed = closed_of(inner)
-        moving = [one.moves for one in node.ins]
-        made = shard_map(
-            lambda *args: tuple(self.evaluate(closed, args, moving, node)),
+        mapped = shard_map(
+            self._body(node, closed_of(inner)),
             mesh=params["mesh"],
             in_specs=params["in_specs"],
             out_specs=params["out_specs"],
@@ -409,34 +438,33 @@ class Rewriter:
             axis_names=params["newly_manual_axes"],
         )
         before = self.replaced
-        self._jax.eval_shape(made, *taken)
+        self._jax.eval_shape(mapped, *taken)
         if self.replaced == before:
             return node.bound(taken)
         with jax_private.as_traced(node.eqn):
-            return list(made(*taken))
+            return list(mapped(*taken))
 
 
-def _in_order(planned, given):
-    """Sort operations so that each comes after all that it needs. Some replacements need more than
-    the replaced operation.
+def _in_order(steps, given):
+    """Sort steps so that each comes after all that it needs. Some replacements need more than the
+    replaced operation.
     """
     there = set(given)
     made = set()
-    for node, _, _ in planned:
-        made.update(map(id, node.outs))
+    for step in steps:
+        made.update(step.node.outs)
     found = []
-    while planned:
+    while steps:
         later = []
-        for item in planned:
-            node, replacement, needed = item
-            if any(id(one) in made and id(one) not in there for one in needed):
-                later.append(item)
-                continue
-            there.update(map(id, node.outs))
-            found.append((node, replacement))
-        if len(later) == len(planned):
+        for step in steps:
+            if made.intersection(step.needs) <= there:
+                there.update(step.node.outs)
+                found.append(step)
+            else:
+                later.append(step)
+        if len(later) == len(steps):
             raise ValueError("replacements need one another")
-        planned = later
+        steps = later
     return found
 
 
