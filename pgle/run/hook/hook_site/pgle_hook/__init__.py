@@ -1,9 +1,10 @@
 """The capture hook: runs inside the user's program, counts its steps and opens the profiler's
 window.
 
-Standard library only, Python 3.9 or newer: the program's interpreter need not have pgle. In a job
-of several processes `agreement` reads HLO by files of pgle that need the standard library only,
-too. Nothing of jax is imported before the program imports it. Every failure is one warning; the
+Standard library only, Python 3.9 or newer: the program's interpreter need not have pgle. Files that
+are imported after jax also use NumPy, which jax needs. In a job of several processes `agreement`
+reads HLO by files of pgle that need the standard library only, too. Nothing of jax is imported
+before the program imports it. Every failure is one warning; the
 program continues as without the hook.
 """
 
@@ -46,9 +47,8 @@ def _note_start(record):
     pid = os.getpid()
 
     def end():
-        error = getattr(
-            sys, "last_value", None
-        )  # Python sets it if an exception ends a program
+        # Python sets it if an exception ends a program.
+        error = getattr(sys, "last_value", None)
         if error is not None and os.getpid() == pid and not os.path.exists(record):
             from pgle_hook.records import describe
 

@@ -38,6 +38,7 @@ NEEDED = (3, 11)
 _PACKAGE = os.path.abspath(__file__)
 for _ in range(5):  # pgle/run/hook/hook_site/pgle_hook/agreement.py
     _PACKAGE = os.path.dirname(_PACKAGE)
+_INIT = os.path.join(_PACKAGE, "__init__.py")
 
 
 def of_pgle(name):
@@ -45,13 +46,11 @@ def of_pgle(name):
     pgle itself may not be installed here.
     """
     if "pgle" not in sys.modules:
-        spec = importlib.util.spec_from_file_location(
-            "pgle",
-            os.path.join(_PACKAGE, "__init__.py"),
-            submodule_search_locations=[_PACKAGE],
-        )
-        sys.modules["pgle"] = importlib.util.module_from_spec(spec)
-        spec.loader.exec_module(sys.modules["pgle"])
+        make = importlib.util.spec_from_file_location
+        spec = make("pgle", _INIT, submodule_search_locations=[_PACKAGE])
+        pgle = importlib.util.module_from_spec(spec)
+        sys.modules["pgle"] = pgle
+        spec.loader.exec_module(pgle)
     return importlib.import_module("pgle.%s" % name)
 
 
@@ -74,8 +73,10 @@ class KeyValues:
         """Return what is stored under a prefix that ends in a slash: text by the rest of the
         key.
         """
-        found = self._client.key_value_dir_get(prefix)
-        return [(key.split(prefix, 1)[-1], value) for key, value in found]
+        found = []
+        for key, value in self._client.key_value_dir_get(prefix):
+            found.append((key.split(prefix, 1)[-1], value))
+        return found
 
 
 class Folder:
@@ -147,11 +148,7 @@ class Agreement:
         about = hashlib.sha256(repr(processes).encode()).hexdigest()[:8]
         program = "%s.%s" % (quote(name, safe=""), about)
         digest = found.digest()[:32]
-        with self._lock:
-            number = self._counts[program] = self._counts.get(program, 0) + 1
-            self._processes[program] = processes
-            self._until = time.monotonic() + WATCHED_S
-            self._pause = SHORTEST_S
+        number = self._begin(program, processes)
         place = "%s/%d/%s" % (program, number, digest)
         self._put("order/%s/%s" % (program, digest), _packed(found.to_text()))
         self._put("who/%s/%d" % (place, self._rank), json.dumps(self._known()))
@@ -163,45 +160,70 @@ class Agreement:
             )
             self._thread.start()
 
+    def _begin(self, program, processes):
+        """Record a program that begins. Return how many of its name have begun."""
+        with self._lock:
+            number = self._counts.get(program, 0) + 1
+            self._counts[program] = number
+            self._processes[program] = processes
+            self._until = time.monotonic() + WATCHED_S
+            self._pause = SHORTEST_S
+        return number
+
     def look(self):
         """Compare what all ranks have published so far."""
         with self._lock:
-            numbers = {}
+            numbers = {}  # by program: digests of orders by number
             for key, value in self._under("sign/"):
                 program, number, digest = key.split("/")
                 if program == "end":
                     self._end(value)
                     return
-                numbers.setdefault(program, {}).setdefault(number, set()).add(digest)
-            for program, found in numbers.items():
-                for number in found:
-                    if program in self._processes and _is_decisive(found, number):
+                digests = numbers.setdefault(program, {})
+                digests.setdefault(number, set()).add(digest)
+            for program, digests in numbers.items():
+                if program not in self._processes:
+                    continue
+                for number in digests:
+                    if _is_decisive(digests, number):
                         self._judge(program, number)
 
     def _judge(self, program, number):
+        """End the process if ranks have published different orders for this program and number."""
         published = self._under("who/%s/%s/" % (program, number))
         if self._judged.get((program, number)) == len(published):
             return  # other names for the same order, or groups within one process
         self._judged[program, number] = len(published)
         launches = of_pgle("schedule.launches")
         texts = dict(self._under("order/%s/" % program))
-        orders, known = {}, {}
+        orders = {}
+        known = {}
         for key, value in published:
             digest, rank = key.split("/")
             orders[rank] = launches.from_text(_unpacked(texts[digest]))
             known[rank] = json.loads(value)
+        difference = next(
+            iter(launches.differences(orders, self._placed(program))), None
+        )
+        if difference is None:
+            return
+        cause = launches.explained(difference, known)
+        name = unquote(program.rpartition(".")[0])
+        line = "%s: %s" % (name, launches.line_of(difference, cause))
+        self._put("sign/end/0/%d" % self._rank, line)
+        self._end(line)
+
+    def _placed(self, program):
+        """The devices of each process, by its number as text."""
         placed = {}
         for device, process in enumerate(self._processes[program]):
             placed.setdefault(str(process), []).append(device)
-        for difference in launches.differences(orders, placed):
-            cause = launches.explained(difference, known)
-            name = unquote(program.rpartition(".")[0])
-            line = "%s: %s" % (name, launches.line_of(difference, cause))
-            self._put("sign/end/0/%d" % self._rank, line)
-            self._end(line)
-            return
+        return placed
 
     def _watch(self):
+        """In a thread: look again from time to time, ever more rarely, while programs may still
+        begin.
+        """
         pid = os.getpid()
         while time.monotonic() < self._until and os.getpid() == pid:
             time.sleep(self._pause)
@@ -224,7 +246,11 @@ def _crosses(found, processes):
     groups = set()
     for item in found.collectives:
         groups.update(item.groups)
-    return any(len({processes[device] for device in group}) > 1 for group in groups)
+    for group in groups:
+        members = {processes[device] for device in group}
+        if len(members) > 1:
+            return True
+    return False
 
 
 def _is_decisive(numbers, number):
@@ -243,11 +269,15 @@ def _is_decisive(numbers, number):
 
 def known_of(jax, versions):
     """Return facts that may explain different compilations, by name, the most important first."""
-    found = {name: versions[name] for name in versions if name.startswith("jax")}
+    found = {}
+    for name, version in versions.items():
+        if name.startswith("jax"):
+            found[name] = version
     found["GPU"] = jax.local_devices()[0].device_kind
-    text = os.environ.get("XLA_FLAGS", "")
-    flags = of_pgle("xla.flags.text").parse_flags(text).effective()
-    return dict(found, **of_pgle("xla.flags.shared").shared_settings(flags))
+    parse = of_pgle("xla.flags.text").parse_flags
+    flags = parse(os.environ.get("XLA_FLAGS", "")).effective()
+    found.update(of_pgle("xla.flags.shared").shared_settings(flags))
+    return found
 
 
 def attach(jax, versions, folder, finish):
@@ -267,8 +297,8 @@ def attach(jax, versions, folder, finish):
         sys.stderr.write("pgle: error: %s\n" % line)
         sys.stderr.flush()
         # it may wait for devices that never finish
-        ending = threading.Thread(target=lambda: guarded(lambda: finish(line)))
-        ending.daemon = True
+        act = lambda: guarded(lambda: finish(line))
+        ending = threading.Thread(target=act, daemon=True)
         ending.start()
         ending.join(LONGEST_S)
         if rank == 0:

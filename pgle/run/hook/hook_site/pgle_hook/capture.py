@@ -94,25 +94,23 @@ def _watch_processes(jax, devices, ranks, record):
 
     @functools.wraps(initialize)
     def new_initialize(coordinator_address=None, num_processes=None, *args, **kwargs):
-        is_launched = any(
-            os.environ.get(name) != value for name, value in ranks.items()
-        )
+        now = {name: os.environ.get(name) for name in ranks}
+        is_launched = now != ranks
         is_told = num_processes is not None and num_processes > 1
         if not is_launched and not (is_told and others_here()):
             with socket.socket() as free:
                 free.bind(("localhost", 0))
-                address = "localhost:%d" % free.getsockname()[1]
+                _, port = free.getsockname()
+            address = "localhost:%d" % port
             # Of all that is given here nothing is looked for in the environment; there is no GPU 0
             # to be seen.
             given = {"local_device_ids": [0], "coordinator_bind_address": address}
             return initialize(address, 1, 0, **given)
         number = args[0] if args else kwargs.get("process_id")
-        if num_processes is None or num_processes > 1:
-            record.waits_for(
-                "process %s of %s" % (number, num_processes)
-                if num_processes
-                else "its other processes"
-            )
+        if num_processes is None:
+            record.waits_for("its other processes")
+        elif num_processes > 1:
+            record.waits_for("process %s of %s" % (number, num_processes))
         result = initialize(coordinator_address, num_processes, *args, **kwargs)
         record.waits_for("")
         guarded(lambda: _share(jax, devices, record))
@@ -143,43 +141,36 @@ def others_here():
 
 def _others():
     """The Python processes of this session, except this one and its parents."""
+    names = {}
     parents = {}
     session = os.getsid(0)
-    for entry in os.listdir("/proc"):
-        if not entry.isdigit():
-            continue
+    for pid in filter(str.isdigit, os.listdir("/proc")):
         try:
-            with open("/proc/%s/stat" % entry) as file:
+            with open("/proc/%s/stat" % pid) as file:
                 name, _, rest = file.read().partition("(")[2].rpartition(")")
         except OSError:  # the process has ended
             continue
         state, parent, _, its_session = rest.split()[:4]
         if int(its_session) == session and state != "Z":
-            parents[int(entry)] = int(parent), name
-    mine = os.getpid()
-    above = set()
-    while mine in parents and mine not in above:
-        above.add(mine)
-        mine = parents[mine][0]
-    return [
-        pid
-        for pid, (_, name) in parents.items()
-        if pid not in above and "python" in name
-    ]
+            names[int(pid)] = name
+            parents[int(pid)] = int(parent)
+    pid = os.getpid()
+    while pid in names:
+        del names[pid]
+        pid = parents[pid]
+    return [pid for pid, name in names.items() if "python" in name]
 
 
 def _share(jax, devices, record):
+    """Give this process its part of the devices. Only the first process keeps a record."""
     global SECONDS
     number, count = jax_private.process_of()
     if count < 2:
         return
-    SECONDS = (
-        math.inf
-    )  # a collective that one process leaves out is one that the others wait for
+    SECONDS = math.inf  # other processes wait for a collective that one leaves out
     own = DEVICES + str(max(devices // count, 1))
-    os.environ["XLA_FLAGS"] = os.environ.get("XLA_FLAGS", "").replace(
-        DEVICES + str(devices), own
-    )
+    flags = os.environ.get("XLA_FLAGS", "")
+    os.environ["XLA_FLAGS"] = flags.replace(DEVICES + str(devices), own)
     if number > 0:
         record.silence()
         jax.config.update("jax_dump_ir_to", "")
@@ -278,9 +269,9 @@ class CaptureRecord:
         self._write()
 
     def _end(self):
-        error = getattr(
-            sys, "last_value", None
-        )  # Python sets it if an exception ends a program
+        """At the end of the program: record the exception that ended it."""
+        # Python sets it if an exception ends a program.
+        error = getattr(sys, "last_value", None)
         if error is not None:
             self._about["error"] = self.describe(error)
             self._about["traced"] = bool(guarded(lambda: jax_private.is_traced(error)))
@@ -328,10 +319,8 @@ class CaptureRecord:
             options = guarded(lambda: _given_options(arguments))
             if options:
                 self._about["options"][name] = options
-            self._names[id(executable)] = (
-                name,
-                executable,
-            )  # kept, so that its id is not reused
+            # kept, so that its id is not reused
+            self._names[id(executable)] = name, executable
         self._write()
 
     def executed(self, executable):
@@ -347,6 +336,7 @@ class CaptureRecord:
                 self._write()
 
     def _write(self):
+        """Write the record, unless another process writes it."""
         if self._is_silent or os.getpid() != self._pid:
             return
         self._written = time.monotonic()
@@ -391,18 +381,15 @@ def _given_options(arguments):
     """
     options = jax_private.options_in(arguments)
     build = options.executable_build_options
-    found = [
-        (name, LEVELS.get(value, value))
-        for name, value in (
-            (name, _option(build, name[4:], default))
-            for name, default in EFFORT.items()
-        )
-        if value and value != EFFORT[name]
-    ]
-    left_out = (
-        build.debug_options.xla_disable_hlo_passes
-    )  # jax_compiler_enable_remat_pass, if it is off
-    found += [("xla_disable_hlo_passes", left_out)] if left_out else []
+    found = []
+    for name, default in EFFORT.items():
+        value = _option(build, name[len("jax_") :], default)
+        if value and value != default:
+            found.append((name, LEVELS.get(value, value)))
+    # jax_compiler_enable_remat_pass, if it is off
+    left_out = build.debug_options.xla_disable_hlo_passes
+    if left_out:
+        found.append(("xla_disable_hlo_passes", left_out))
     found += options.env_option_overrides
     return [(name, _as_text(value)) for name, value in found]
 
@@ -466,11 +453,10 @@ class Uncomputed:
         that executes it.
         """
         if id(call) not in self._large:
-            is_large = guarded(
-                lambda: jax_private.may_be_left_out(call) and _is_large(call)
-            )
-            self._judge(call, bool(is_large) or self._is_zeros(call))
-        if self._large[id(call)][1]:
+            can_be = lambda: jax_private.may_be_left_out(call) and _is_large(call)
+            self._judge(call, bool(guarded(can_be)) or self._is_zeros(call))
+        _, is_large = self._large[id(call)]
+        if is_large:
             found = guarded(lambda: jax_private.results_of(call, self._zeros))
             if found is not None:
                 return found
@@ -482,7 +468,7 @@ class Uncomputed:
         return found
 
     def _judge(self, call, is_large):
-        self._large[id(call)] = (call, is_large)
+        self._large[id(call)] = call, is_large
         if is_large:
             guarded(lambda: self._record.note("uncomputed", call.name))
 
@@ -494,16 +480,16 @@ class Uncomputed:
         count = int(np.prod(shape, dtype=np.int64))
         size = max(count * np.dtype(dtype).itemsize, 1)
         if self._ones and size <= LOOKED_AT:
-            kept = self._of_ones.get(dtype)
-            if kept is None or kept.size < count:
-                kept = self._of_ones[dtype] = np.ones(count, dtype)
-            return kept[:count].reshape(shape)
+            if dtype not in self._of_ones or self._of_ones[dtype].size < count:
+                self._of_ones[dtype] = np.ones(count, dtype)
+            return self._of_ones[dtype][:count].reshape(shape)
         if size > len(self._pages):
             self._pages = mmap.mmap(-1, size, flags=MAPPING)
         return np.frombuffer(self._pages, dtype=dtype, count=count).reshape(shape)
 
 
 def _is_large(call):
+    """Whether one execution takes long, by what all devices on this machine do."""
     operations, moved = jax_private.work_of(call)
     devices = jax_private.devices_of(call)
     if devices * operations > OPERATIONS or devices * moved > BYTES:
@@ -516,24 +502,32 @@ def executed_in(text):
     often as it is known to go round, else once; those inside a fusion or a reduction are part of
     theirs.
     """
-    sizes, inner, name, entry = {}, {}, None, None
+    totals = {}
+    name = entry = None
     for line in text.splitlines():
         head = _COMPUTATION.match(line)
         if head:
             name = head.group(2)
-            entry = name if head.group(1) else entry
-            sizes[name], inner[name] = 0, []
+            totals[name] = 0
+            if head.group(1):
+                entry = name
         elif name is not None and line[:1].isspace():
-            sizes[name] += 1
-            called = _LOOP.search(line) or _CALL.search(line)
-            trips = called and called.re is _LOOP and _TRIPS.search(line)
-            if called:
-                inner[name].append(
-                    (called.group(1), int(trips.group(1)) if trips else 1)
-                )
-    totals = {}
-    for name in sizes:  # callees come before their callers in the text
-        totals[name] = sizes[name] + sum(
-            trips * totals.get(body, 0) for body, trips in inner[name]
-        )
+            totals[name] += 1 + _executed_within(line, totals)
     return totals.get(entry, 0)
+
+
+def _executed_within(line, totals):
+    """How many instructions an instruction of HLO executes besides itself.
+
+    Args:
+        totals: of the computations before it; callees come before their callers in the text.
+    """
+    call = _CALL.search(line)
+    if call:
+        return totals.get(call.group(1), 0)
+    loop = _LOOP.search(line)
+    if not loop:
+        return 0
+    trips = _TRIPS.search(line)
+    times = int(trips.group(1)) if trips else 1
+    return times * totals.get(loop.group(1), 0)

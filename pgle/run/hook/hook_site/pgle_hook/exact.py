@@ -14,7 +14,9 @@ import functools
 import importlib
 
 from pgle_hook import jax_private
-from pgle_hook.rewrite import OF_DEVICES, VARIED, Node, closed_of
+from pgle_hook.rewrite import OF_DEVICES, VARIED, Node, closed_of, is_literal
+
+np = importlib.import_module("numpy")
 
 # rounding to a type with at least so many stored bits of mantissa is left out; bf16 has 7
 LEAST_DIGITS = 7
@@ -99,34 +101,36 @@ class Exact:
         """
         jaxpr = closed.jaxpr
         ends = last_uses(jaxpr)
-        results = {var for var in jaxpr.outvars if not hasattr(var, "val")}
+        results = variables(jaxpr.outvars)
         done = {}  # results that no operation takes any more
-        fixed = {*jaxpr.constvars, *(jaxpr.invars if is_fixed else ())}
+        fixed = {*jaxpr.constvars}
+        if is_fixed:
+            fixed.update(jaxpr.invars)
         known = dict(zip(jaxpr.constvars, map(self.widened, closed.consts)))
         known.update(zip(jaxpr.invars, args))
 
         def read(atom):
-            if hasattr(atom, "val"):
-                np = importlib.import_module("numpy")
+            if is_literal(atom):
                 return np.asarray(atom.val, self._wide(atom.aval.dtype))
             return self._read(known[atom])
 
         for number, eqn in enumerate(jaxpr.eqns):
             taken = list(map(read, eqn.invars))
-            is_constant = all(hasattr(one, "val") or one in fixed for one in eqn.invars)
+            is_constant = fixed.issuperset(variables(eqn.invars))
             if is_constant:
                 fixed.update(eqn.outvars)
             known.update(zip(eqn.outvars, self._made(eqn, taken, is_constant)))
-            del taken
+            del taken  # so that it is freed
             for var in ends.get(number, ()):
-                if var not in results:
-                    del known[var]
-                else:
-                    done[var] = kept(self._read(known.pop(var)))
+                if var in results:
+                    done[var] = kept(read(var))
+                del known[var]
         for var in results.difference(done):
             done[var] = kept(read(var))
-        named = lambda atom: kept(read(atom)) if hasattr(atom, "val") else done[atom]
-        return list(map(named, jaxpr.outvars))
+        found = []
+        for atom in jaxpr.outvars:
+            found.append(kept(read(atom)) if is_literal(atom) else done[atom])
+        return found
 
     def _read(self, value):
         """A value as an operation takes it."""
@@ -141,7 +145,7 @@ class Exact:
         if is_traced and not hasattr(array.aval, "astype"):
             return array  # a reference, which already refers to 64-bit numbers
         if not is_traced:  # perhaps of another mesh
-            array = importlib.import_module("numpy").asarray(array)
+            array = np.asarray(array)
         return array.astype(self._wide(dtype))
 
     def _is_inexact(self, dtype):
@@ -161,6 +165,7 @@ class Exact:
         return is_real and jnp.finfo(dtype).nmant < LEAST_DIGITS
 
     def _made(self, eqn, taken, is_constant):
+        """The results of an operation, in 64 bits wherever it takes them."""
         name = eqn.primitive.name
         if name in CALLS:
             return self(called(eqn), taken, is_constant)
@@ -183,7 +188,6 @@ class Exact:
 
     def _settings(self, eqn):
         """Return an operation's settings, with types replaced by their 64-bit types."""
-        np = importlib.import_module("numpy")
         found = {}
         for name, value in eqn.params.items():
             is_type = isinstance(value, (np.dtype, type))
@@ -197,26 +201,27 @@ class Exact:
         """A function of numbers, such as what a scatter does of a pair, traced for 64 bits."""
         closed = closed_of(jaxpr)
         shape = self._jax.ShapeDtypeStruct
-        given = [
-            shape(var.aval.shape, self._wide(var.aval.dtype)) for var in jaxpr.invars
-        ]
+        given = []
+        for var in jaxpr.invars:
+            given.append(shape(var.aval.shape, self._wide(var.aval.dtype)))
         return self._jax.make_jaxpr(lambda *args: self(closed, args))(*given).jaxpr
 
     def _as_traced(self, eqn, taken):
         """Run an operation with the types of its trace."""
-        given = [
-            self._narrowed(value, atom.aval) for value, atom in zip(taken, eqn.invars)
-        ]
+        given = []
+        for value, atom in zip(taken, eqn.invars):
+            given.append(self._narrowed(value, atom.aval))
         return list(map(self.widened, Node(eqn, ()).bound(given)))
 
     def _narrowed(self, value, aval):
         """Convert a value to the type of its trace."""
-        dtype = getattr(aval, "dtype", None)
-        is_number = hasattr(aval, "astype")  # no reference
-        is_other = is_number and dtype is not None and self._is_inexact(dtype)
-        return self._jax.numpy.asarray(value).astype(dtype) if is_other else value
+        is_reference = not hasattr(aval, "astype")
+        if is_reference or not self._is_inexact(aval.dtype):
+            return value
+        return self._jax.numpy.asarray(value).astype(aval.dtype)
 
     def _cast(self, eqn, taken):
+        """Round only to types that are part of the program."""
         dtype = eqn.params["new_dtype"]
         (value,) = taken
         if self._is_narrow(dtype):
@@ -239,9 +244,10 @@ class Exact:
         """Whether a product rounds its operands by the default precision of products, or takes
         arrays that a cast rounds.
         """
+        taken = str(eqn.invars[0].aval.dtype)
         if self._precision == CAST:
-            return str(eqn.invars[0].aval.dtype) == CAST
-        if str(eqn.invars[0].aval.dtype) != "float32":
+            return taken == CAST
+        if taken != "float32":
             return False
         words = str(eqn.params.get("precision"))
         if self._precision == "tensorfloat32":
@@ -254,27 +260,23 @@ class Exact:
         return self._jax.lax.reduce_precision(single, *bits).astype(value.dtype)
 
     def _scan(self, eqn, taken):
+        """Trace the body of a scan again, in 64 bits."""
         params = eqn.params
         first, count = jax_private.held_and_carried(params)
-        held = taken[:first]
-        start = taken[first : first + count]
-
+        held, others = taken[:first], taken[first:]
+        start, given = others[:count], others[count:]
         closed = called(eqn)
 
         def body(carry, given):
             made = self(closed, [*held, *carry, *given])
             return made[:count], made[count:]
 
-        end, found = self._jax.lax.scan(
-            body,
-            start,
-            taken[first + count :],
-            length=params["length"],
-            reverse=params["reverse"],
-        )
+        settings = {"length": params["length"], "reverse": params["reverse"]}
+        end, found = self._jax.lax.scan(body, start, given, **settings)
         return [*end, *found]
 
     def _while(self, eqn, taken):
+        """Trace condition and body of a loop again, in 64 bits."""
         params = eqn.params
         first = params["cond_nconsts"]
         second = first + params["body_nconsts"]
@@ -285,12 +287,11 @@ class Exact:
         return self._jax.lax.while_loop(asks, body, taken[second:])
 
     def _cond(self, eqn, taken):
-        branches = [
-            functools.partial(
-                lambda branch, *args: self(branch, args), closed_of(branch)
-            )
-            for branch in eqn.params["branches"]
-        ]
+        """Trace all branches again, in 64 bits."""
+        run = lambda closed, *args: self(closed, args)
+        branches = []
+        for branch in eqn.params["branches"]:
+            branches.append(functools.partial(run, closed_of(branch)))
         return self._jax.lax.switch(taken[0], branches, *taken[1:])
 
     def _on_devices(self, eqn, taken):
@@ -317,12 +318,17 @@ def last_uses(jaxpr):
     """By the number of an operation: what no later one takes, of all that is made or taken."""
     last = {}
     for number, eqn in enumerate(jaxpr.eqns):
-        named = (var for var in eqn.invars if not hasattr(var, "val"))
-        last.update(dict.fromkeys([*named, *eqn.outvars], number))
+        named = [*variables(eqn.invars), *eqn.outvars]
+        last.update(dict.fromkeys(named, number))
     found = {}
     for var, number in last.items():
         found.setdefault(number, []).append(var)
     return found
+
+
+def variables(atoms):
+    """The variables among the operands or results of traced operations."""
+    return {atom for atom in atoms if not is_literal(atom)}
 
 
 def called(eqn):
@@ -334,7 +340,12 @@ def called(eqn):
 def holds_function(eqn):
     """Whether an operation calls a function with the types that it was traced with."""
     others = (value for name, value in eqn.params.items() if name != UPDATES)
-    return any(hasattr(each, "eqns") for each in each_in(others))
+    return any(map(is_function, each_in(others)))
+
+
+def is_function(value):
+    """Whether a setting of an operation is a traced function."""
+    return hasattr(value, "eqns")
 
 
 def each_in(values):

@@ -27,10 +27,8 @@ from types import SimpleNamespace
 
 from pgle_hook import SetAside, guarded, jax_private, warn
 
-PLATFORM = (
-    # the name of GPUs of all vendors in `Device.platform` and `jax.default_backend`
-    "gpu"
-)
+# the name of GPUs of all vendors in `Device.platform` and `jax.default_backend`
+PLATFORM = "gpu"
 # form of a client's version; programs choose kernels by the vendor's word in it
 PLATFORM_VERSION = "PJRT C API\n%s"
 CUDA = "cuda"  # the platform whose GPUs have cuDNN
@@ -43,6 +41,14 @@ WITH_PLATFORM = (
     "device_count",
     "local_device_count",
     "get_backend",
+)
+
+# of an allocator's statistics
+UNUSED_MEMORY = (
+    "bytes_in_use",
+    "peak_bytes_in_use",
+    "largest_alloc_size",
+    "num_allocs",
 )
 
 CUDNN = 91300
@@ -88,12 +94,15 @@ class GpuAnswers:
         """Ignore the platforms that the program asks for, because only CPUs exist."""
         update = self._jax.config.update
         update(SETTINGS[0], "cpu")
-        keep = lambda this, name, value: (
-            None if name in SETTINGS else update(name, value)
-        )
-        type(self._jax.config).update = keep
+
+        def new_update(this, name, value):
+            if name not in SETTINGS:
+                update(name, value)
+
+        type(self._jax.config).update = new_update
 
     def _functions(self):
+        """Replace jax's functions that list devices. The default platform is that of GPUs."""
         bridge = jax_private.backends()
         for name in WITH_PLATFORM:
             ask = getattr(bridge, name)
@@ -113,32 +122,33 @@ class GpuAnswers:
         """Properties of devices and of their client, whose types jaxlib defines."""
         device, client = jax_private.device_types()
         about = self._about
-        total = int(self._about["memory_bytes"])
-        for kind in (device, client):
-            self._property(kind, "platform", PLATFORM)
+        self._property(device, "platform", PLATFORM)
+        self._property(client, "platform", PLATFORM)
         version = PLATFORM_VERSION % about["client_version"]
         self._property(client, "platform_version", version)
         self._property(device, "device_kind", about["kind"])
-        _, hosts, each = (int(part) for part in about["topology"].split("x"))
-        device.slice_index = property(lambda this: self._rank(this) // (hosts * each))
-        process = (
-            device.process_index
-        )  # of jax's own meshes: one process per host; the program sees a single one
-        device.process_index = property(
-            lambda this: (
-                self._rank(this) // each
-                if self._asks_for_mesh()
-                else process.__get__(this)
-            )
-        )
         device.compute_capability = about["compute_capability"]
         device.core_count = about["core_count"]
-        used = dict.fromkeys(
-            ("bytes_in_use", "peak_bytes_in_use", "largest_alloc_size", "num_allocs"), 0
-        )
-        device.memory_stats = lambda this: dict(
-            used, bytes_limit=total, largest_free_block_bytes=total
-        )
+        self._places(device)
+        total = int(about["memory_bytes"])
+        unused = dict.fromkeys(UNUSED_MEMORY, 0)
+        stats = dict(unused, bytes_limit=total, largest_free_block_bytes=total)
+        device.memory_stats = lambda this: dict(stats)
+
+    def _places(self, device):
+        """A device's slice, and its process as jax's own meshes see it: one for each host. The
+        program sees a single process.
+        """
+        _, hosts, each = map(int, self._about["topology"].split("x"))
+        usual = device.process_index
+
+        def process_index(this):
+            if self._asks_for_mesh():
+                return self._rank(this) // each
+            return usual.__get__(this)
+
+        device.process_index = property(process_index)
+        device.slice_index = property(lambda this: self._rank(this) // (hosts * each))
 
     def _rank(self, device):
         """A device's position among all devices of the job. Ids have gaps between processes."""
@@ -151,12 +161,13 @@ class GpuAnswers:
         return sys._getframe(2).f_code.co_filename.endswith(MESHES)
 
     def _property(self, kind, name, value):
+        """Let a property of jaxlib's type have a value, except when jax itself asks."""
         real = getattr(kind, name)
-        setattr(
-            kind,
-            name,
-            property(lambda this: value if self._asks() else real.__get__(this)),
-        )
+
+        def answer(this):
+            return value if self._asks() else real.__get__(this)
+
+        setattr(kind, name, property(answer))
 
 
 def _without_gpus(ask, names):
@@ -212,6 +223,15 @@ def _no_cudnn(module):
 
     module.check_cudnn_version = new_check
 
+
+RESULTS_UNKNOWN = (
+    "%s runs on GPUs alone, and this jax does not say how its results are sharded; "
+    "set JAX_USE_SHARDY_PARTITIONER=true"
+)
+FOR_CPUS_ALONE = (
+    "%s cannot be lowered for GPUs here (%s: %s); its code for CPUs is captured, "
+    "without moves to host memory"
+)
 
 BYTES = 1e8
 """Bytes of arguments and results, over all devices, above which a program is not executed."""
@@ -269,18 +289,14 @@ class Lowering:
     def watch(self):
         """Lower every module for GPUs, dump it, and compile what this class decides."""
         mlir = jax_private.lowering()
-        lower, dump = mlir.lower_jaxpr_to_module, mlir.dump_module_to_file
+        lower = mlir.lower_jaxpr_to_module
+        dump = mlir.dump_module_to_file
 
         @functools.wraps(lower)
         def new_lower(name, jaxpr, *args, **kwargs):
-            if (
-                tuple(kwargs.get("platforms", ()))
-                not in (
-                    ("cpu",),
-                    ("gpu",),
-                )
-                or SetAside.is_on()
-            ):  # the device of a mesh counts as a GPU
+            # The device of a mesh counts as a GPU.
+            is_here = tuple(kwargs.get("platforms", ())) in (("cpu",), ("gpu",))
+            if not is_here or SetAside.is_on():
                 return lower(name, jaxpr, *args, **kwargs)
             name = guarded(lambda: jax_private.name_by_user(name, jaxpr)) or name
             result = self._lowered(lower, name, jaxpr, args, kwargs)
@@ -301,7 +317,8 @@ class Lowering:
                 guarded(lambda: self._record.compiling(known.name))
             return written
 
-        mlir.lower_jaxpr_to_module, mlir.dump_module_to_file = new_lower, new_dump
+        mlir.lower_jaxpr_to_module = new_lower
+        mlir.dump_module_to_file = new_dump
         guarded(jax_private.callbacks_of_cpus)
         guarded(lambda: jax_private.static_arguments(self._compilations.called))
         self._zeros = jax_private.compiled_instead(
@@ -327,11 +344,10 @@ class Lowering:
 
     def _lowered(self, lower, name, jaxpr, args, kwargs):
         """Return jax's lowered module: for GPUs if the program is not executed, else for CPUs."""
-        for_gpus, why = None, None
+        for_gpus = why = None
+        platforms = (self._gpu["platform"],)
         try:
-            for_gpus = lower(
-                name, jaxpr, *args, **dict(kwargs, platforms=(self._gpu["platform"],))
-            )
+            for_gpus = lower(name, jaxpr, *args, **dict(kwargs, platforms=platforms))
         except Exception as error:
             why = error
         if for_gpus is not None and self._least is not None:
@@ -342,26 +358,18 @@ class Lowering:
         try:
             result = lower(name, jaxpr, *args, **dict(kwargs, platforms=("cpu",)))
         except Exception:
-            if why is not None:  # the program can only run on GPUs
+            if for_gpus is None:  # the program can only run on GPUs
                 raise why from None
-            zeros = for_gpus and jax_private.signature(for_gpus.module, 0)
+            zeros = jax_private.signature(for_gpus.module, 0)
             if not zeros:
-                if for_gpus:
-                    warn(
-                        "%s runs on GPUs alone, and this jax does not say how "
-                        "its results are sharded; "
-                        "set JAX_USE_SHARDY_PARTITIONER=true" % name
-                    )
+                warn(RESULTS_UNKNOWN % name)
                 raise
             return self._note(for_gpus, for_gpus.module, zeros)
-        if why is not None:
+        if for_gpus is None:
             text = " ".join(str(why).split())[:200]
-            warn(
-                "%s cannot be lowered for GPUs here (%s: %s); its code for CPUs "
-                "is captured, without moves to host "
-                "memory" % (name, type(why).__name__, text)
-            )
-        return self._note(result, for_gpus and for_gpus.module, None)
+            warn(FOR_CPUS_ALONE % (name, type(why).__name__, text))
+            return self._note(result, None, None)
+        return self._note(result, for_gpus.module, None)
 
     def _takes(self, module, name, jaxpr, given):
         known = self._of(module)
@@ -370,23 +378,25 @@ class Lowering:
         known.takes = jax_private.arguments_of(jaxpr, given)
 
     def _note(self, result, for_gpus, instead):
+        """Record what was lowered for a module, and return it."""
         known = self._of(result.module)
-        known.is_ours, known.for_gpus, known.instead = True, for_gpus, instead
+        known.is_ours = True
+        known.for_gpus = for_gpus
+        known.instead = instead
         return result
 
     def _partition(self, module, compile_, given):
+        """Partition a module here if only its own callbacks can."""
         known = self._of(module)
         if known.name and known.for_gpus:
             dumped = os.path.join(self.folder, known.name)
-            guarded(
-                lambda: partition(dumped, known.for_gpus, compile_, given, self._gpu)
-            )
+            act = lambda: partition(dumped, known.for_gpus, compile_, given, self._gpu)
+            guarded(act)
 
     def _compiled(self, module, executable, given):
         known = self._of(module)
-        guarded(
-            lambda: self._record.compiled(executable, known.name, given, known.function)
-        )
+        note = self._record.compiled
+        guarded(lambda: note(executable, known.name, given, known.function))
 
 
 DIFFERENCES = 1000  # most arguments that a function's second compilation lists
@@ -434,11 +444,12 @@ class Compilations:
         function.first = function.first or known.name
         if before is None:
             return
-        differing = [
-            [name, before.get(name, "absent"), takes.get(name, "absent")]
-            for name in dict(before, **takes)
-            if before.get(name) != takes.get(name)
-        ]
+        differing = []
+        for name in dict(before, **takes):
+            was = before.get(name, "absent")
+            now = takes.get(name, "absent")
+            if was != now:
+                differing.append([name, was, now])
         again = {
             "function": known.function.partition(" at ")[0],
             "first": function.first,
@@ -453,8 +464,9 @@ CALL = "CustomSPMDPartitioning"
 
 # of all passes of the partitioner, in jaxlib before 0.6 of one
 DUMPS = "*.after_spmd[_-]partition*.hlo.pb"
+COMPILE = "_compile.mlir"  # end of the name of jax's dump
 PARTITIONED = ".after_spmd_partitioner.hlo.pb"
-"""Replaces ``_compile.mlir`` in the name of the partitioned module."""
+"""The same of the partitioned module."""
 
 # seconds without CPU time after which a child hangs, on a lock that a thread held at the fork
 IDLE_S = 20.0
@@ -465,20 +477,15 @@ def partition(dumped, module, compile_, given, gpu):
     """If a module lowered for GPUs has custom partitioning, partition it, and write the result next
     to jax's dump.
     """
-    options = jax_private.options_in(given)
-    if (
-        options.num_partitions < 2
-        or not dumped.endswith("_compile.mlir")
-        or not _asks(dumped)
-    ):
+    is_divided = jax_private.options_in(given).num_partitions > 1
+    if not is_divided or not dumped.endswith(COMPILE) or not _asks(dumped):
         return
-    wanted = dumped[: -len("_compile.mlir")] + PARTITIONED
+    wanted = dumped[: -len(COMPILE)] + PARTITIONED
     folder = wanted + ".tmp"
     os.makedirs(folder, exist_ok=True)
     with warnings.catch_warnings():
-        warnings.simplefilter(
-            "ignore"
-        )  # jax warns about forks; this child starts its own threads
+        # jax warns about forks; this child starts its own threads
+        warnings.simplefilter("ignore")
         sys.stderr.flush()
         child = os.fork()
     if child == 0:
@@ -489,11 +496,9 @@ def partition(dumped, module, compile_, given, gpu):
             os.replace(found, wanted)
         else:
             with open(os.path.join(folder, "log"), errors="replace") as log:
-                answer = " ".join(log.read().split())[-300:]
-            warn(
-                "%s cannot be partitioned in the program (%s)"
-                % (os.path.basename(dumped), answer or "no answer")
-            )
+                answer = " ".join(log.read().split())[-300:] or "no answer"
+            why = "%s cannot be partitioned in the program (%s)"
+            warn(why % (os.path.basename(dumped), answer))
     finally:
         shutil.rmtree(folder, ignore_errors=True)
 
@@ -506,9 +511,8 @@ def _asks(dumped):
 def _compile(folder, module, compile_, given, gpu):
     """In the child: compile, then end the process."""
     try:
-        log = os.open(
-            os.path.join(folder, "log"), os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644
-        )
+        path = os.path.join(folder, "log")
+        log = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
         os.dup2(log, 1)
         os.dup2(log, 2)
         for number in (signal.SIGTERM, signal.SIGINT):
@@ -527,17 +531,14 @@ def _dumped(child, folder):
     try:
         while True:
             found = glob.glob(os.path.join(glob.escape(folder), DUMPS))
-            if found and (
-                ended or (os.path.getsize(found[0]) and not _holds(child, found[0]))
-            ):
+            if found and (ended or _is_written(child, found[0])):
                 return found[0]
             if ended or time.monotonic() - since > IDLE_S:
                 return None
             ended = os.waitpid(child, os.WNOHANG)[0] == child
             if not ended:
                 time.sleep(POLL_S)
-                with open("/proc/%d/stat" % child) as file:
-                    now = file.read().rpartition(")")[2].split()[11:13]
+                now = _cpu_time(child)
                 if now != used:
                     used = now
                     since = time.monotonic()
@@ -545,6 +546,17 @@ def _dumped(child, folder):
         if not ended:
             os.kill(child, signal.SIGKILL)
             os.waitpid(child, 0)
+
+
+def _cpu_time(child):
+    """The CPU time of a process, in ticks of user and system."""
+    with open("/proc/%d/stat" % child) as file:
+        return file.read().rpartition(")")[2].split()[11:13]
+
+
+def _is_written(child, path):
+    """Whether a process has written a file, and closed it."""
+    return os.path.getsize(path) > 0 and not _holds(child, path)
 
 
 def _holds(child, path):

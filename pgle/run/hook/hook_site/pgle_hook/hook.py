@@ -100,17 +100,18 @@ class Hook:
         self.begin_step(None if number is None else int(number), "annotation")
 
     def _end_current(self, now):
+        """Record how long the current step took, in seconds."""
         if self._current is not None:
             number, begin = self._current
             self._current = None
             profiled = self.profiler.is_open or self._program_traces
-            self.writer.note(
-                number, now - begin, profiled, self.compiles != self._compiles_at_step
-            )
+            compiled = self.compiles != self._compiles_at_step
+            self.writer.note(number, now - begin, profiled, compiled)
 
     # Window.
 
     def _steer(self, wish):
+        """Do what the window wishes: ``open``, ``close`` or None."""
         if wish == "open" and not self._program_traces:
             guarded(self.profiler.open)
             self.facts.set("window_opened", time.time())
@@ -119,16 +120,14 @@ class Hook:
                 self.window.give_up("the profiler did not start", undo=True)
         elif wish == "close":
             self._close()
-        # Executions are counted only as long as they decide something.
-        self.executions.counting = (
-            self.executions.counting and self.window.wants_executions
-        )
+        if not self.window.wants_executions:
+            self.executions.counting = False
 
     def _close(self):
+        """Close the window, and record what it traced."""
         self.facts.set("window_closed", time.time())
-        guarded(
-            self.facts.write
-        )  # with many kernels the next part takes minutes, or ends the program
+        # With many kernels the next part takes minutes, or ends the program.
+        guarded(self.facts.write)
         self.window.closed(time.monotonic())
         guarded(self.profiler.close)
         self.facts.set("window", self.window.describe())
@@ -155,20 +154,21 @@ class Hook:
             guarded(lambda: self._on_compile(seconds))
 
     def _on_compile(self, seconds):
+        """Count a compilation; it may open the window, or show that it opened too soon."""
         if os.getpid() != self.pid:
             return
         # Do not lock here: the lock's holder may wait for devices, and these for a callback that
         # compiles.
         self.compiles += 1
         self.facts.compiled(seconds, time.time())
-        wish = self.window.on_compile(
-            seconds, time.monotonic(), self.executions.compiled(seconds)
-        )
+        heavy = self.executions.compiled(seconds)
+        wish = self.window.on_compile(seconds, time.monotonic(), heavy)
         if wish:
             with self._lock:
                 self._steer(wish)
 
     def _on_execution(self, module):
+        """Tell the window of an execution, which may open or close it."""
         if not self._lock.acquire(blocking=False):
             return  # see above
         try:
@@ -183,9 +183,8 @@ class Hook:
         if guarded(lambda: self.files.join(jax_private.process_of)):
             self.files.separate(os.environ)
             self.flags = [self.files.own_dump(flag) for flag in self.flags]
-            if (
-                getattr(self.jax.config, "jax_dump_ir_to", "") == self.files.ir
-            ):  # only rank 0 dumps it
+            # Only rank 0 dumps it.
+            if getattr(self.jax.config, "jax_dump_ir_to", "") == self.files.ir:
                 self.jax.config.update("jax_dump_ir_to", "")
         restore_flags(self.flags)
         if "xla_flags" not in self.facts.values:
@@ -213,9 +212,8 @@ class Hook:
                 self.profiler.close()
             self._program_traces = True
             if folder is not None:
-                self.facts.set(
-                    "own_traces", [*self.facts.values.get("own_traces", []), folder]
-                )
+                before = self.facts.values.get("own_traces", [])
+                self.facts.set("own_traces", [*before, folder])
             self.window.give_up("the program traces itself")
 
     def _on_own_stop(self):
@@ -228,10 +226,7 @@ class Hook:
         if os.getpid() != self.pid:
             return
         with self._lock:
-            begun = self._current[1] if self._current else 0.0
-            self._end_current(
-                self._left if self._left and self._left > begun else time.perf_counter()
-            )
+            self._end_current(self._last_moment())
             if self.profiler.is_open:
                 self._close()
             self.facts.set("window", self.window.describe())
@@ -239,6 +234,14 @@ class Hook:
         if self.writer.path:
             self.facts.set("steps_file", os.path.basename(self.writer.path))
         self.facts.write(final=True)
+
+    def _last_moment(self):
+        """When the last step ended: with its body, if that has ended."""
+        if self._current and self._left:
+            _, begun = self._current
+            if self._left > begun:
+                return self._left
+        return time.perf_counter()
 
 
 def _keep_step(annotation, name, **kwargs):
@@ -256,24 +259,18 @@ def own_traces(jax, on_start, on_stop):
 
     module = jax.profiler
     session = getattr(module, "ProfileSession", None)  # since 0.12 all functions use it
+    stopped = lambda *_, **__: on_stop()
     if session is not None:
-        watch(
-            session,
-            "start",
-            before=lambda this, *_, **__: started(getattr(this, "log_dir", None)),
-        )
-        watch(session, "stop", after=lambda *_, **__: on_stop())
+        folder_of = lambda this: getattr(this, "log_dir", None)
+        watch(session, "start", before=lambda this, *_, **__: started(folder_of(this)))
+        watch(session, "stop", after=stopped)
         return
-    private = sys.modules[
-        module.start_trace.__globals__["__name__"]
-    ]  # where `jax.profiler.trace` looks both up
-    watch(
-        private,
-        "start_trace",
-        before=lambda *args, **kwargs: started(args[0] if args else kwargs["log_dir"]),
-    )
-    watch(private, "stop_trace", after=lambda *_, **__: on_stop())
-    module.start_trace, module.stop_trace = private.start_trace, private.stop_trace
+    # where `jax.profiler.trace` looks both up
+    private = sys.modules[module.start_trace.__globals__["__name__"]]
+    watch(private, "start_trace", before=lambda log_dir, *_, **__: started(log_dir))
+    watch(private, "stop_trace", after=stopped)
+    module.start_trace = private.start_trace
+    module.stop_trace = private.stop_trace
 
 
 class AutoPgle:
@@ -359,11 +356,8 @@ class ExecutionCounter:
             self.counting = True
             # Programs that check whether a function was compiled once must not notice that C++ has
             # forgotten it.
-            guarded(
-                lambda: jax_private.show_cache_size(
-                    lambda: self.counting and self._kept > 0
-                )
-            )
+            is_hidden = lambda: self.counting and self._kept > 0
+            guarded(lambda: jax_private.show_cache_size(is_hidden))
 
     def compiled(self, seconds):
         """Record a compilation by this thread. Return whether it is one of the longest so far."""
@@ -376,12 +370,11 @@ class ExecutionCounter:
 
     def _new_data(self, data, executable, *args, **kwargs):
         """Return what C++ needs for the next call; None: Python makes that call."""
-        self._local.keep = bool(
-            self.counting
-            and executable is not None
-            and guarded(lambda: self._count(executable))
-        )
-        return None if self._local.keep else data(executable, *args, **kwargs)
+        keep = False
+        if self.counting and executable is not None:
+            keep = bool(guarded(lambda: self._count(executable)))
+        self._local.keep = keep
+        return None if keep else data(executable, *args, **kwargs)
 
     def _new_rebuild(self, rebuild, profiler):
         """Whether C++ must forget the function, so that the next call asks again."""
@@ -391,19 +384,15 @@ class ExecutionCounter:
 
     def _count(self, executable):
         """Count an execution. Return whether to count the next one too."""
-        key = id(
-            getattr(executable, "xla_executable", executable)
-        )  # older releases of jax make a new object around it
+        # Older releases of jax make a new object around it.
+        key = id(getattr(executable, "xla_executable", executable))
         fresh = getattr(self._local, "fresh", 0.0)
         self._local.fresh = 0.0
-        self._seconds[key] = max(
-            fresh, self._seconds.get(key, 0.0)
-        )  # a new object may have a deleted one's id
-        if (
-            self._seconds[key] < HEAVY * (self._heaviest or 0.0)
-            or self._kept >= MOST
-            or os.getpid() != self._pid
-        ):
+        # A new object may have a deleted one's id.
+        seconds = max(fresh, self._seconds.get(key, 0.0))
+        self._seconds[key] = seconds
+        is_light = seconds < HEAVY * (self._heaviest or 0.0)
+        if is_light or self._kept >= MOST or os.getpid() != self._pid:
             return False
         self._kept += 1
         self._on_execution(key)

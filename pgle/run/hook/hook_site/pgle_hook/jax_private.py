@@ -7,6 +7,7 @@ import contextlib
 import functools
 import importlib
 import inspect
+import itertools
 import logging
 import math
 import os
@@ -56,11 +57,11 @@ def slice_on_host():
 
     def new_slice(this, starts, limits, removed):
         values = sys.modules["numpy"].asarray(this)
-        parts = (
-            values[tuple(map(slice, start, limit))]
-            for start, limit in zip(starts, limits)
-        )
-        return [part.squeeze(axis) for part, axis in zip(parts, removed)]
+        parts = []
+        for start, limit, axes in zip(starts, limits, removed):
+            part = values[tuple(map(slice, start, limit))]
+            parts.append(part.squeeze(axes))
+        return parts
 
     if hasattr(array, "_multi_slice"):
         array._multi_slice = new_slice
@@ -134,14 +135,12 @@ def first_executions(act):
 
 def processes_of(call):
     """The process of each device of an executable, as its program numbers them."""
-    for handler, name in (
-        ("in_handler", "in_shardings"),
-        ("out_handler", "out_shardings"),
-    ):
-        for sharding in getattr(getattr(call, handler, None), name, ()):
-            devices = getattr(sharding, "_device_assignment", None)
-            if devices:
-                return [device.process_index for device in devices]
+    ins = getattr(getattr(call, "in_handler", None), "in_shardings", ())
+    outs = getattr(getattr(call, "out_handler", None), "out_shardings", ())
+    for sharding in (*ins, *outs):
+        devices = getattr(sharding, "_device_assignment", None)
+        if devices:
+            return [device.process_index for device in devices]
     return []
 
 
@@ -163,10 +162,8 @@ def python_calls(new_data, new_rebuild):
     rebuild = getattr(pjit, "_need_to_rebuild_with_fdo", None)
     if not data or not rebuild:
         return False
-    pjit._get_fastpath_data = lambda *args, **kwargs: new_data(data, *args, **kwargs)
-    pjit._need_to_rebuild_with_fdo = lambda *args, **kwargs: new_rebuild(
-        rebuild, *args, **kwargs
-    )
+    pjit._get_fastpath_data = functools.partial(new_data, data)
+    pjit._need_to_rebuild_with_fdo = functools.partial(new_rebuild, rebuild)
     return True
 
 
@@ -210,17 +207,15 @@ def is_of_jax(name, source):
     if source and not is_written_in_jax(source):
         return False
     jax = sys.modules["jax"]
-    if callable(getattr(jax.lax, name, None)) or callable(
-        getattr(jax.numpy, name, None)
-    ):
-        return True
+    for module in (jax.lax, jax.numpy):
+        if callable(getattr(module, name, None)):
+            return True
     jitted = type(jax.jit(lambda: None))
-    inner = [
-        module
-        for path, module in sys.modules.copy().items()
-        if path.startswith("jax._src.") and module
-    ]
-    return any(isinstance(vars(module).get(name), jitted) for module in inner)
+    for path, module in sys.modules.copy().items():
+        is_inner = path.startswith("jax._src.") and module
+        if is_inner and isinstance(vars(module).get(name), jitted):
+            return True
+    return False
 
 
 def lowering():
@@ -260,9 +255,10 @@ def executed(results):
     """
     pxla = importlib.import_module("jax._src.interpreters.pxla")
     call = pxla.ExecuteReplicated.__call__
-    new_call = lambda this, *args, **kwargs: results(
-        this, lambda: call(this, *args, **kwargs)
-    )
+
+    def new_call(this, *args, **kwargs):
+        return results(this, lambda: call(this, *args, **kwargs))
+
     pxla.ExecuteReplicated.__call__ = new_call
     pxla.MeshExecutable.create_cpp_call = lambda *args, **kwargs: None
     python_calls(lambda *args, **kwargs: None, lambda rebuild, *args: rebuild(*args))
@@ -282,11 +278,9 @@ def compiled_instead(other, rescue, before, after):
         Replaced modules by their executables' ids; filled while modules are compiled.
     """
     compiler = importlib.import_module("jax._src.compiler")
-    name = (
-        "backend_compile_and_load"
-        if hasattr(compiler, "backend_compile_and_load")
-        else "backend_compile"
-    )
+    name = "backend_compile_and_load"
+    if not hasattr(compiler, name):  # older releases
+        name = "backend_compile"
     compile_ = getattr(compiler, name)
     found = {}
 
@@ -294,10 +288,9 @@ def compiled_instead(other, rescue, before, after):
         given = [*args, *kwargs.values()]
         before(module, compile_, given)
         instead = other(module)
+        compiled = module if instead is None else instead
         try:
-            executable = compile_(
-                backend, module if instead is None else instead, *args, **kwargs
-            )
+            executable = compile_(backend, compiled, *args, **kwargs)
         except Exception:
             instead = rescue(module) if instead is None else None
             if instead is None:
@@ -330,9 +323,8 @@ def compile_deviceless(compile_, module, given, gpu, folder):
         folder: for XLA's dumps.
     """
     mlir = lowering()
-    if hasattr(
-        mlir, "global_thread_pool"
-    ):  # its threads exist only in the parent, and its end would wait for them
+    # Its threads exist only in the parent, and its end would wait for them.
+    if hasattr(mlir, "global_thread_pool"):
         module.context.enable_multithreading(False)
         mlir.global_thread_pool_of_parent = mlir.global_thread_pool
         mlir.global_thread_pool = importlib.import_module("jaxlib.mlir.ir").ThreadPool()
@@ -340,40 +332,30 @@ def compile_deviceless(compile_, module, given, gpu, folder):
     build = options.executable_build_options
     build.debug_options.xla_dump_to = folder
     build.debug_options.xla_dump_hlo_as_proto = True
-    if tuple(int(part) for part in jaxlib_version().split(".")[:2]) < (
-        0,
-        6,
-    ):  # releases that lack their own dump for this
+    major, minor = map(int, jaxlib_version().split(".")[:2])
+    if (major, minor) < (0, 6):  # these releases lack their own dump for this
         build.debug_options.xla_dump_hlo_pass_re = "spmd-partitioning"
     devices = _topology_devices(gpu, options.num_partitions * options.num_replicas)
-    client = devices[0].client
-    kind = type(
-        sys.modules["jax"]
-        .sharding.SingleDeviceSharding(devices[0])
-        ._internal_device_list
-    )
-    arguments = list(given)
-    for place, item in enumerate(arguments):
-        if isinstance(item, kind):
-            arguments[place] = kind(tuple(devices))
-    compile_(client, module, *arguments)
+    sharding = sys.modules["jax"].sharding.SingleDeviceSharding(devices[0])
+    kind = type(sharding._internal_device_list)
+    arguments = []
+    for item in given:
+        arguments.append(kind(tuple(devices)) if isinstance(item, kind) else item)
+    compile_(devices[0].client, module, *arguments)
 
 
 def _topology_devices(gpu, count):
     """Compile-only devices of a GPU."""
-    targets = gpu["targets"]
-    platform = gpu["platform"]
-    get = importlib.import_module("jax.experimental.topologies").get_topology_desc
-    for text in targets[:-1]:
+    *others, last = gpu["targets"]
+    topologies = importlib.import_module("jax.experimental.topologies")
+    settings = {"platform": gpu["platform"], "topology": "1x1x%d" % count}
+    get = functools.partial(topologies.get_topology_desc, "", **settings)
+    for text in others:
         try:
-            return get(
-                "", platform=platform, target_config=text, topology="1x1x%d" % count
-            ).devices
+            return get(target_config=text).devices
         except Exception:
             continue
-    return get(
-        "", platform=platform, target_config=targets[-1], topology="1x1x%d" % count
-    ).devices
+    return get(target_config=last).devices
 
 
 def _answer_costs(kind, backend, modules):
@@ -438,7 +420,7 @@ def signature(module, least):
 
 def _signature(module, least):
     ir = importlib.import_module("jaxlib.mlir.ir")
-    main = next(item for item in module.body.operations if _symbol(item) == "main")
+    main = _main_of(module)
     results = list(main.type.results)
     if sum(_bytes(ir, item) for item in [*main.type.inputs, *results]) < least:
         return None
@@ -450,18 +432,12 @@ def _signature(module, least):
     with module.context, ir.Location.unknown():
         made = ir.Module.create()
         for attribute in module.operation.attributes:
-            name = (
-                attribute if isinstance(attribute, str) else attribute.name
-            )  # a mapping in later releases
+            name = getattr(attribute, "name", attribute)  # a mapping in later releases
             made.operation.attributes[name] = module.operation.attributes[name]
         for item in operations:
             if item.operation.name != "func.func" or _symbol(item) == "main":
                 made.body.append(item.operation.clone())
-        block = (
-            next(item for item in made.body.operations if _symbol(item) == "main")
-            .regions[0]
-            .blocks[0]
-        )
+        block = _main_of(made).regions[0].blocks[0]
         for item in reversed(list(block.operations)):
             item.operation.erase()
         with ir.InsertionPoint(block):
@@ -502,15 +478,20 @@ def _without_calls(module):
 
 
 def _collect_calls(operation, found):
+    """Append all calls in an operation that only GPUs execute, inner ones first."""
     for region in operation.regions:
         for block in region.blocks:
             for item in block.operations:
                 _collect_calls(item.operation, found)
-                target = item.operation.attributes
-                if item.operation.name == "stablehlo.custom_call" and target[
-                    "call_target_name"
-                ].value.startswith(ONLY_ON_GPUS):
+                if _target_of(item.operation).startswith(ONLY_ON_GPUS):
                     found.append(item.operation)
+
+
+def _target_of(operation):
+    """What a custom call calls; empty for another operation."""
+    if operation.name != "stablehlo.custom_call":
+        return ""
+    return operation.attributes["call_target_name"].value
 
 
 def _propagated(module):
@@ -518,16 +499,18 @@ def _propagated(module):
     Shardy. In jaxlib 0.9.2 the pipeline crashes the process for scans and for differentiated
     `shard_map`.
     """
-    uses_shardy = any(
-        item.operation.name == "sdy.mesh" for item in module.body.operations
-    )
-    if jaxlib_version().startswith("0.9.") or not uses_shardy:
+    names = {item.operation.name for item in module.body.operations}
+    if jaxlib_version().startswith("0.9.") or "sdy.mesh" not in names:
         return None
     copy = module.operation.clone()
     with module.context:
         passes = importlib.import_module("jaxlib.mlir.passmanager").PassManager
         passes.parse("builtin.module(sdy-propagation-pipeline)").run(copy.operation)
     return copy
+
+
+def _main_of(module):
+    return next(item for item in module.body.operations if _symbol(item) == "main")
 
 
 def _symbol(operation):
@@ -538,22 +521,17 @@ def _symbol(operation):
 def _all_sharded(ir, module, main, results):
     """Whether every result has a sharding, or cannot have one."""
     attributes = module.operation.attributes
-    if (
-        "mhlo.num_partitions" not in attributes
-        or attributes["mhlo.num_partitions"].value == 1
-    ):
+    partitions = "mhlo.num_partitions"
+    if partitions not in attributes or attributes[partitions].value == 1:
         return True
-    given = (
-        list(main.attributes["res_attrs"])
-        if "res_attrs" in main.attributes
-        else [{}] * len(results)
-    )
-    return all(
-        "sdy.sharding" in own
-        or "mhlo.sharding" in own
-        or not ir.RankedTensorType(result).shape
-        for own, result in zip(given, results)
-    )
+    given = [{}] * len(results)
+    if "res_attrs" in main.attributes:
+        given = main.attributes["res_attrs"]
+    for own, result in zip(given, results):
+        is_sharded = "sdy.sharding" in own or "mhlo.sharding" in own
+        if not is_sharded and ir.RankedTensorType(result).shape:
+            return False
+    return True
 
 
 def _bytes(ir, given):
@@ -562,6 +540,7 @@ def _bytes(ir, given):
 
 
 def _zeros(ir, result):
+    """Make a constant of zeros with the type of a result."""
     element = ir.RankedTensorType(result).element_type
     is_integer = re.fullmatch(r"[su]?i\d+", str(element))
     zero = (ir.IntegerAttr if is_integer else ir.FloatAttr).get(element, 0)
@@ -609,18 +588,17 @@ def results_of(call, values):
     dtype.
     """
     jax = sys.modules["jax"]
-    found, out = [], call.out_handler
-    for number, aval in enumerate(out.out_avals):
-        shape = tuple(out.out_shardings[number].shard_shape(aval.shape))
+    found = []
+    out = call.out_handler
+    for aval, sharding in zip(out.out_avals, out.out_shardings):
+        shape = tuple(sharding.shard_shape(aval.shape))
         dtype = aval.dtype
         if jax.dtypes.issubdtype(dtype, jax.dtypes.extended):  # keys
             shape = shape + tuple(dtype._impl.key_shape)
             dtype = "uint32"
         value = values(shape, dtype)
-        place = _placement(out.out_shardings[number])
-        found.append(
-            [jax.device_put(value, place(device)) for device in call._local_devices]
-        )
+        places = map(_placement(sharding), call._local_devices)
+        found.append([jax.device_put(value, place) for place in places])
     return out(found)
 
 
@@ -647,21 +625,20 @@ def arguments_of(jaxpr, given):
     names = given.get("arg_names") or ()
     shardings = given.get("arg_shardings") or ()
     found = {}
-    for number, aval in enumerate(avals):
-        name = (
-            names[number]
-            if number < len(names) and names[number]
-            else "argument %d" % number
-        )
-        sharding = shardings[number] if number < len(shardings) else None
+    named = itertools.zip_longest(avals, names, shardings)
+    for number, (aval, name, sharding) in enumerate(
+        itertools.islice(named, len(avals))
+    ):
         is_scalar = not getattr(aval, "shape", ())
         if is_scalar and not hasattr(sharding, "spec"):
             sharding = None  # jax itself has decided the placement
-        found[str(name)] = _type_in_words(aval) + _sharding_in_words(sharding)
+        text = _type_in_words(aval) + _sharding_in_words(sharding)
+        found[str(name or "argument %d" % number)] = text
     return found
 
 
 def _type_in_words(aval):
+    """Type and shape of a value: ``weakly typed float32[8,128]``."""
     dtype = getattr(aval, "dtype", None)
     if dtype is None:
         return str(aval)
@@ -671,6 +648,7 @@ def _type_in_words(aval):
 
 
 def _sharding_in_words(sharding):
+    """How an argument is placed on several devices; empty if nobody has decided it."""
     if sharding is None or type(sharding).__name__ == "UnspecifiedValue":
         return ""
     spec = getattr(sharding, "spec", None)
@@ -710,13 +688,12 @@ def static_arguments(on_call):
         if name is not None:
             code = getattr(function, "__code__", None)
             own = code.co_varnames if code else ()
-            numbers = options.get("static_argnums", more[0] if more else ())
-            names = options.get("static_argnames", more[1] if len(more) > 1 else ())
-            guarded(
-                lambda: on_call(
-                    name, function, _statics(own, args, kwargs, numbers, names)
-                )
-            )
+            static = dict(zip(("static_argnums", "static_argnames"), more))
+            static.update(options)
+            numbers = static.get("static_argnums")
+            names = static.get("static_argnames")
+            statics = lambda: _statics(own, args, kwargs, numbers, names)
+            guarded(lambda: on_call(name, function, statics()))
         return found
 
     def older_describe(kind, source, signature, *call):
@@ -813,9 +790,9 @@ LONGEST_VALUE = 60  # most characters of a static value
 
 def _value_in_words(value):
     text = " ".join(repr(value).split())
-    return "static " + (
-        text if len(text) <= LONGEST_VALUE else text[: LONGEST_VALUE - 1] + "…"
-    )
+    if len(text) > LONGEST_VALUE:
+        text = text[: LONGEST_VALUE - 1] + "…"
+    return "static " + text
 
 
 @contextlib.contextmanager
@@ -887,13 +864,13 @@ def is_derivative_of_jax(params):
         return False
     jax = sys.modules["jax"]
     # By `defjvps` a program's derivatives become a function of this file, too.
-    is_combined = (
-        jax.custom_derivatives.custom_jvp.defjvps.__code__.co_filename in place
-    )
+    combine = jax.custom_derivatives.custom_jvp.defjvps
+    is_combined = combine.__code__.co_filename in place
     return os.path.dirname(jax.__file__) + os.sep in place and not is_combined
 
 
 def _place_of_derivative(params):
+    """File and function of a custom derivative, from jax's records."""
     if "jvp_jaxpr_fun" in params:
         return params["jvp_jaxpr_fun"].debug_info.func_src_info
     nonlocals = lambda function: inspect.getclosurevars(function).nonlocals

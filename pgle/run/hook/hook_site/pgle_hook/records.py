@@ -17,6 +17,7 @@ from pgle_hook import jax_private
 
 XLA_FLAGS = "XLA_FLAGS"
 _IR = "JAX_DUMP_IR_TO"
+_IN_PACKAGES = re.compile("-packages|pgle_hook")
 _DUMP = r"--xla_dump_to=[\"']?%s(?=[\"'\s]|$)"
 
 
@@ -51,11 +52,10 @@ class HookFiles:
         """The paths of a rank by name."""
         label = self._config["label"].format(rank)
         words = {"label": label, "suffix": ".%s" % label if rank else ""}
-        names, folder = self._config["names"], self._config["folder"]
-        return {
-            name: os.path.join(folder, text.format(**words))
-            for name, text in names.items()
-        }
+        found = {}
+        for name, text in self._config["names"].items():
+            found[name] = os.path.join(self._config["folder"], text.format(**words))
+        return found
 
     def join(self, process_of):
         """Take the rank that the program gave to jax, as (number, of how many), if no variable gave
@@ -74,11 +74,8 @@ class HookFiles:
         would overwrite each other's files.
         """
         shared = self._paths(self._config["rank"])["hlo"]
-        return re.sub(
-            _DUMP % re.escape(shared),
-            lambda found: found.group().replace(shared, self.hlo),
-            flags,
-        )
+        in_own = lambda found: found.group().replace(shared, self.hlo)
+        return re.sub(_DUMP % re.escape(shared), in_own, flags)
 
     def separate(self, environ):
         """If one launcher started many ranks: XLA dumps into a folder for each rank, and jax dumps
@@ -93,15 +90,15 @@ class HookFiles:
 
 
 def _own_rank(launchers, environ):
+    """The rank of this process, by the first launcher whose variables are set; None without one."""
     for rank_name, size_name in launchers:
         try:
             rank = int(environ[rank_name])
             size = int(environ[size_name])
         except (KeyError, ValueError):
             continue
-        if (
-            0 <= rank < size > 1
-        ):  # an interactive `srun --pty` is one step in which mpirun starts more
+        # An interactive `srun --pty` is one step in which mpirun starts more.
+        if 0 <= rank < size > 1:
             return rank
     return None
 
@@ -112,17 +109,11 @@ def describe(error):
     """
     text = " ".join(("%s: %s" % (type(error).__name__, error)).split())[:300]
     frames = traceback.extract_tb(error.__traceback__)
-    own = [
-        frame
-        for frame in frames
-        if not any(part in frame.filename for part in ("-packages", "pgle_hook"))
-    ]
-    frame = (own or frames or [None])[-1]
-    return (
-        "%s (%s, line %d)" % (text, os.path.basename(frame.filename), frame.lineno)
-        if frame
-        else text
-    )
+    own = [frame for frame in frames if not _IN_PACKAGES.search(frame.filename)]
+    if not frames:
+        return text
+    frame = (own or frames)[-1]
+    return "%s (%s, line %d)" % (text, os.path.basename(frame.filename), frame.lineno)
 
 
 def free_path(path):
@@ -181,10 +172,8 @@ def write_whole(path, write):
             write(file)
         os.replace(temporary, path)
     except BaseException:
-        try:
+        with suppress(OSError):
             os.remove(temporary)
-        except OSError:
-            pass
         raise
 
 
@@ -261,17 +250,14 @@ class Sources:
         return folder if is_own(os.path.join(folder, "")) else self._folder
 
     def _look(self, module, folders):
+        """Record the digest of a module's file, if it is the program's own."""
         path = getattr(module, "__file__", None)
         if not isinstance(path, str):
             return
         path = os.path.realpath(path)
-        is_below = any(path.startswith(os.path.join(folder, "")) for folder in folders)
-        if (
-            not is_below
-            or not is_own(path)
-            or _HERE in path
-            or not os.path.isfile(path)
-        ):
+        below = tuple(os.path.join(folder, "") for folder in folders)
+        is_wanted = path.startswith(below) and is_own(path) and _HERE not in path
+        if not is_wanted or not os.path.isfile(path):
             return
         digest = hashlib.sha256()
         with open(path, "rb") as file:
@@ -302,22 +288,19 @@ class StepWriter:
 
     def note(self, number, seconds, profiled, compiled):
         """Record one step, to be written soon. Marks are written only if they are true."""
-        marks = {
-            name: True
-            for name, holds in (("profiled", profiled), ("compiled", compiled))
-            if holds
-        }
-        self._noted.append(
-            dict({"step": number, "step_time_s": round(seconds, 9)}, **marks)
-        )
+        step = {"step": number, "step_time_s": round(seconds, 9)}
+        if profiled:
+            step["profiled"] = True
+        if compiled:
+            step["compiled"] = True
+        self._noted.append(step)
 
     def write(self):
         """Write the recorded steps."""
         with self._lock:
-            lines = [
-                json.dumps(self._noted.popleft()) + "\n"
-                for _ in range(len(self._noted))
-            ]
+            lines = []
+            while self._noted:
+                lines.append(json.dumps(self._noted.popleft()) + "\n")
             if not lines:
                 return
             if self._file is None:
@@ -325,6 +308,7 @@ class StepWriter:
             os.write(self._file, "".join(lines).encode())
 
     def _open(self):
+        """Open the rank's file, or one with the pid in its name if another process has it."""
         flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND
         self.path = self._files.steps
         try:
@@ -344,13 +328,13 @@ class Facts:
         self._jax = jax
         self._path = None
         self.stale = False
+        versions = _versions(files.packages)
+        versions["python"] = platform.python_version()
         self.values = {
             "pid": os.getpid(),
             "host": socket.gethostname(),
             "executable": sys.executable,
-            "versions": dict(
-                _versions(files.packages), python=platform.python_version()
-            ),
+            "versions": versions,
             "compilations": 0,
             "compile_s": 0.0,
             "compiled_at": [],
@@ -391,20 +375,20 @@ class Facts:
 
 
 def _versions(packages):
+    """The versions of the packages that are installed, by name."""
     # Every Python process that starts with the hook pays for this import, but only those with jax
     # need it.
     from importlib import metadata
 
     found = {}
     for name in packages:
-        try:
+        with suppress(metadata.PackageNotFoundError):
             found[name] = metadata.version(name)
-        except metadata.PackageNotFoundError:
-            continue
     return found
 
 
 def _devices(jax):
+    """Facts about the devices of the job, by name."""
     devices = jax.local_devices()
     return {
         "platform": devices[0].platform,

@@ -1,7 +1,8 @@
 """What is kept of the arrays that a program computes, to compare them with those of another one."""
 
 import importlib
-import itertools
+
+np = importlib.import_module("numpy")
 
 MOST_WHOLE = 1 << 16  # numbers of an array that is kept as it is
 SUMS = (8, 512)
@@ -22,9 +23,8 @@ class Result:
     def __init__(self, numbers):
         self.numbers = numbers
         self.size = _norm(numbers)
-        self.noise = (
-            0.0  # how far rounding the arguments moves it, relative to its size
-        )
+        # how far rounding the arguments moves it, relative to its size
+        self.noise = 0.0
 
     def apart(self, other):
         """How far another one is from this, relative to its size; not finite if one is not."""
@@ -34,21 +34,21 @@ class Result:
 
 def kept(array):
     """An array as 64-bit numbers, or random sums of it if it is large."""
-    np = importlib.import_module("numpy")
     numbers = np.asarray(array).astype(np.float64, copy=False).reshape(-1)
     if numbers.size <= MOST_WHOLE:
         return np.array(numbers)
     count, width = SUMS
     rows = numbers.size // width
-    table = numbers[: rows * width].reshape(rows, width)
+    whole, rest = numbers[: rows * width], numbers[rows * width :]
+    table = whole.reshape(rows, width)
     random = np.random.default_rng(rows)
     signs = 2.0 * random.integers(0, 2, size=rows, dtype=np.int8) - 1
-    bounds = [rows * part // count for part in range(count + 1)]
-    sums = [
-        signs[first:end] @ table[first:end] for first, end in itertools.pairwise(bounds)
-    ]
-    return np.concatenate([*sums, numbers[rows * width :]])
+    sums = []
+    for part in range(count):
+        of_part = slice(rows * part // count, rows * (part + 1) // count)
+        sums.append(signs[of_part] @ table[of_part])
+    return np.concatenate([*sums, rest])
 
 
 def _norm(numbers):
-    return float(importlib.import_module("numpy").linalg.norm(numbers))
+    return float(np.linalg.norm(numbers))

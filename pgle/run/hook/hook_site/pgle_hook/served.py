@@ -64,6 +64,7 @@ class Served:
             os._exit(0)
 
     def _called(self, function, args, options):
+        """Serve requests, for ever, if the program calls its step with arrays."""
         step = self._alternatives.jitted(function)
         if step is None or self._has_begun or SetAside.is_on():
             return
@@ -85,6 +86,7 @@ class Served:
             number += 1
 
     def _answer(self, request, step, args, options):
+        """Dump the step, or compare its values, as one request asks."""
         folder = request["folder"]
         os.makedirs(folder, exist_ok=True)
         self._jax.config.update("jax_dump_ir_to", folder)

@@ -14,11 +14,15 @@ from pgle_hook.exact import (
     CALLS,
     Exact,
     called,
+    each_in,
     holds_function,
+    is_function,
     last_uses,
     wide,
 )
-from pgle_hook.rewrite import VARIED, closed_of
+from pgle_hook.rewrite import VARIED
+
+np = importlib.import_module("numpy")
 
 QUICKLY = {"xla_backend_optimization_level": 0, "xla_disable_hlo_passes": "fusion"}
 """Options of XLA: compiling an operation takes longer than running it."""
@@ -44,7 +48,6 @@ class Given:
 
     def widened(self, dtype):
         """It with more digits."""
-        np = importlib.import_module("numpy")
         numbers = np.asarray(self._array).astype(dtype)
         if self._nudge:
             random = np.random.default_rng(self._seed)
@@ -79,6 +82,7 @@ class Stepwise(Exact):
         return value
 
     def _made(self, eqn, taken, is_constant):
+        """The results of an operation, which is compiled unless it changes no number."""
         if self._is_traced:
             return super()._made(eqn, taken, is_constant)
         name = eqn.primitive.name
@@ -101,15 +105,17 @@ class Stepwise(Exact):
         return is_wide and self._is_inexact(dtype) and not self._is_narrow(dtype)
 
     def _run(self, eqn, taken, is_constant):
+        """Run an operation, compiled once for each kind, types and shapes."""
         shapes = tuple((one.shape, str(one.dtype)) for one in taken)
         # some operations keep the types that they were traced with
-        types = tuple(str(var.aval.dtype) for var in (*eqn.invars, *eqn.outvars))
+        types = tuple(str(atom.aval.dtype) for atom in (*eqn.invars, *eqn.outvars))
         key = (*_kind(eqn), self._precision, is_constant, shapes, types)
         if key not in self._compiled:
             make = functools.partial(super()._made, eqn, is_constant=is_constant)
             compiled = self._compile(lambda *args: make(list(args)), taken)
-            self._compiled[key] = (compiled, eqn)
-        return list(self._compiled[key][0](*taken))
+            self._compiled[key] = compiled, eqn
+        compiled, _ = self._compiled[key]
+        return list(compiled(*taken))
 
     def _compile(self, function, args):
         """A function of arrays, compiled as it is traced here."""
@@ -135,32 +141,27 @@ def _kind(eqn):
     operation itself: such a function is not printed with their numbers.
     """
     if holds_function(eqn) and holds_constants(eqn):
-        return eqn.primitive, id(
-            eqn
-        )  # `Stepwise` keeps it, so that no other has its id
+        # `Stepwise` keeps it, so that no other has its id.
+        return eqn.primitive, id(eqn)
     return eqn.primitive, described(eqn.params)
 
 
 def described(params):
     """The settings of an operation as text."""
-    np = importlib.import_module("numpy")
     found = []
     for name, value in sorted(params.items()):
-        is_array = isinstance(value, np.ndarray)
-        found.append((name, value.tobytes() if is_array else str(value)))
+        text = value.tobytes() if isinstance(value, np.ndarray) else str(value)
+        found.append((name, text))
     return str(found)
 
 
 def holds_constants(eqn):
     """Whether a function that an operation holds has constants of its own."""
-    for value in eqn.params.values():
-        for each in value if isinstance(value, (tuple, list)) else (value,):
-            if not hasattr(each, "eqns"):
-                continue
-            closed = closed_of(each)
-            if closed.consts or any(map(holds_constants, closed.jaxpr.eqns)):
-                return True
-    return False
+    return any(map(_has_constants, functions_of(eqn)))
+
+
+def _has_constants(jaxpr):
+    return bool(jaxpr.constvars) or any(map(holds_constants, jaxpr.eqns))
 
 
 def most_bytes(jaxpr):
@@ -190,6 +191,7 @@ def operations(jaxpr):
 
 
 def _operations_of(eqn):
+    """Operations of the matrix products in one operation of a traced function."""
     if eqn.primitive.name == "dot_general":
         (contracted, _), _ = eqn.params["dimension_numbers"]
         left = eqn.invars[0].aval.shape
@@ -201,8 +203,4 @@ def _operations_of(eqn):
 
 def functions_of(eqn):
     """The functions that an operation holds."""
-    for value in eqn.params.values():
-        for each in value if isinstance(value, (tuple, list)) else (value,):
-            inner = getattr(each, "jaxpr", each)
-            if hasattr(inner, "eqns"):
-                yield inner
+    return filter(is_function, each_in(eqn.params.values()))

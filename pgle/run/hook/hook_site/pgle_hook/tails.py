@@ -8,8 +8,11 @@ import itertools
 import re
 from types import SimpleNamespace
 
-from pgle_hook.exact import CALLS, called
+from pgle_hook.exact import CALLS, called, variables
+from pgle_hook.rewrite import is_literal
 from pgle_hook.stepwise import described, holds_constants
+
+np = importlib.import_module("numpy")
 
 ADDRESS = re.compile(r" at 0x[0-9a-f]+")  # of a Python object, in its text
 
@@ -26,13 +29,13 @@ def needed(closed, outs, known=frozenset()):
         A traced function of the same arguments.
     """
     jaxpr = closed.jaxpr
-    wanted = _variables(outs) - known
+    wanted = variables(outs) - known
     kept = []
     for eqn in reversed(jaxpr.eqns):
         if wanted.isdisjoint(eqn.outvars):
             continue
         kept.append(eqn)
-        wanted |= _variables(eqn.invars) - known
+        wanted |= variables(eqn.invars) - known
     part = SimpleNamespace(
         eqns=kept[::-1],
         invars=jaxpr.invars,
@@ -53,46 +56,40 @@ def tail(closed, count):
     arguments; None: they cannot be told by a text.
     """
     jaxpr = closed.jaxpr
-    outs = jaxpr.outvars
-    known = {
-        var: "seen %d" % place
-        for place, var in enumerate(outs[:count])
-        if _is_made(var)
-    }
+    seen, others = jaxpr.outvars[:count], jaxpr.outvars[count:]
+    known = {}
+    for place, atom in enumerate(seen):
+        if not is_literal(atom):
+            known[atom] = "seen %d" % place
     names = {var: "argument %d" % place for place, var in enumerate(jaxpr.invars)}
     for var, value in zip(jaxpr.constvars, closed.consts):
         names[var] = "constant %s" % _numbers(value)
     names.update(known)
-    part = needed(closed, outs[count:], frozenset(known)).jaxpr
+    part = needed(closed, others, frozenset(known)).jaxpr
     name = functools.partial(_named, names)
     lines = []
     for eqn in part.eqns:
         if holds_constants(eqn):
             return None
-        does = (
-            str(called(eqn)) if eqn.primitive.name in CALLS else described(eqn.params)
-        )
         taken = list(map(name, eqn.invars))
-        lines.append("%s %s %s" % (eqn.primitive.name, ADDRESS.sub("", does), taken))
+        lines.append("%s %s %s" % (eqn.primitive.name, _does(eqn), taken))
         for place, var in enumerate(eqn.outvars):
-            if var not in known:
-                names[var] = "%d of %d" % (place, len(lines))
-    lines += map(name, outs[count:])
+            names.setdefault(var, "%d of %d" % (place, len(lines)))
+    lines += map(name, others)
     return "\n".join(lines)
 
 
+def _does(eqn):
+    """What an operation does, as text that is equal if it is traced again."""
+    is_call = eqn.primitive.name in CALLS
+    text = str(called(eqn)) if is_call else described(eqn.params)
+    return ADDRESS.sub("", text)
+
+
 def _named(names, atom):
-    return names[atom] if _is_made(atom) else _numbers(atom.val)
+    return _numbers(atom.val) if is_literal(atom) else names[atom]
 
 
 def _numbers(value):
-    array = importlib.import_module("numpy").asarray(value)
+    array = np.asarray(value)
     return "%s %s %s" % (array.dtype, array.shape, array.tobytes())
-
-
-def _variables(atoms):
-    return {atom for atom in atoms if _is_made(atom)}
-
-
-def _is_made(atom):
-    return not hasattr(atom, "val")

@@ -15,12 +15,20 @@ import threading
 import time
 
 from pgle_hook import SetAside, guarded, is_array, jax_private
-from pgle_hook.exact import EMULATED, each_in, wide
+from pgle_hook.exact import EMULATED, wide
 from pgle_hook.own_sizes import OwnSizes
 from pgle_hook.results import Result, kept
-from pgle_hook.rewrite import explicit_sharding
-from pgle_hook.stepwise import Given, Stepwise, most_bytes, operations
+from pgle_hook.rewrite import explicit_sharding, is_literal
+from pgle_hook.stepwise import (
+    Given,
+    Stepwise,
+    functions_of,
+    most_bytes,
+    operations,
+)
 from pgle_hook.tails import has_references, needed, tail
+
+np = importlib.import_module("numpy")
 
 MOST_OPERATIONS = 1e11  # of one execution, about 3 CPU seconds
 MOST_BYTES = 4 * 2**30  # of intermediate values; another program runs at the same time
@@ -124,6 +132,7 @@ class Values:
         self._jax.jit = jit
 
     def _comparing(self, function):
+        """Return the function, which compares its values at its first call."""
         is_done = []
 
         @functools.wraps(function)
@@ -148,6 +157,7 @@ class Values:
         watching.join()
 
     def _end(self, is_done):
+        """In a thread: end the process if the comparison takes too long."""
         last = time.monotonic() + MOST_ELAPSED_S
         while not is_done.wait(LOOKED_S):
             is_late = time.process_time() > self._until_s + MOST_S
@@ -169,6 +179,8 @@ class Values:
             replace(self._jax, name, self._seeing(name, getattr(self._jax, name)))
 
     def _seeing(self, name, usual):
+        """Return a differentiating function of jax that also records its results."""
+
         @functools.wraps(usual)
         def differentiate(*args, **options):
             call = usual(*args, **options)
@@ -176,11 +188,13 @@ class Values:
             @functools.wraps(call)
             def seeing(*given, **named):
                 found = call(*given, **named)
-                if self._seen is not None:
-                    both = name == "value_and_grad"
-                    parts = found if both else (found,)
-                    names = ("loss", "gradient") if both else ("gradient",)
-                    self._seen.append(dict(zip(names, parts)))
+                if self._seen is None:
+                    return found
+                seen = {"gradient": found}
+                if name == "value_and_grad":
+                    loss, gradient = found
+                    seen = {"loss": loss, "gradient": gradient}
+                self._seen.append(seen)
                 return found
 
             return seeing
@@ -194,6 +208,7 @@ class Values:
         self._note(found or {"why": "the comparison failed"})
 
     def _compared(self, function, args, options):
+        """The fields of a comparison, or ``why`` there is none."""
         leaves, structure = self._jax.tree_util.tree_flatten((args, options))
         with SetAside(), _Unsharded(self._jax):
             try:
@@ -204,19 +219,22 @@ class Values:
                     if self._is_made():
                         break
                 before, after = self._both(original, program)
-            except _RefusedError as error:
-                return {"why": str(error)}
             except Exception as error:
-                if any(map(explicit_sharding, leaves)):
-                    return {"why": "explicit shardings have no meaning on one device"}
-                text = " ".join(str(error).split())[:160]
-                own = "%s: %s" % (type(error).__name__, text)
-                return {"why": self._in_words(error) or own}
+                return {"why": self._why_not(error, leaves)}
             finally:
                 self._use(True)
         if not self._is_made():
             return {"why": "the change is not found in it at a small size"}
         return self._judged(original, program, before, after)
+
+    def _why_not(self, error, leaves):
+        """Say in a line why a function with these arguments cannot be compared."""
+        if isinstance(error, _RefusedError):
+            return str(error)
+        if any(map(explicit_sharding, leaves)):
+            return "explicit shardings have no meaning on one device"
+        text = " ".join(str(error).split())[:160]
+        return self._in_words(error) or "%s: %s" % (type(error).__name__, text)
 
     def _original_of(self, function, leaves, structure, small):
         """Return the unchanged function, computed once for all its alternatives with one
@@ -286,18 +304,17 @@ class Values:
             is_same: whether losses and gradients are enough.
             nudge: what the arguments are rounded by.
         """
-        outs = program.closed.jaxpr.outvars
         part = program.closed
+        wanted = set(part.jaxpr.invars)
         if is_same:
-            outs = outs[: len(program.names[0])]
-            part = needed(part, outs)
+            count = len(program.names[0])
+            part = needed(part, part.jaxpr.outvars[:count])
+            wanted = part.wanted
         _check_operations(operations(part.jaxpr))
         _check_memory(most_bytes(part.jaxpr))
-        wanted = part.wanted if is_same else set(part.jaxpr.invars)
-        given = [None] * len(part.jaxpr.invars)
+        given = []
         for place, var in enumerate(part.jaxpr.invars):
-            if var in wanted:
-                given[place] = values.given(place, nudge)
+            given.append(values.given(place, nudge) if var in wanted else None)
         with wide(self._jax):
             compute = Stepwise(self._jax, precision, self._compiled, self._check_time)
             if program.is_plain:
@@ -315,6 +332,11 @@ class Values:
             return self._traced_with(step, sees=False)
 
     def _traced_with(self, step, sees):
+        """Trace the step.
+
+        Args:
+            sees: whether losses and gradients are its first results.
+        """
         jax = self._jax
         names = []
 
@@ -340,34 +362,35 @@ class Values:
         """The largest difference of loss, gradients and results, each relative to its size. Left
         out are those that rounding the arguments changes too much.
         """
-        np = importlib.import_module("numpy")
         count = len(program.names[0])
         names = list(itertools.chain(*program.names))
-        follow = names[len(before) :]  # they are equal if all others are
-        compared = {"seen": 0, "results": len(follow)}
-        worst = {"difference": 0.0, "tolerance": 2 * TOLERANCE * self._unit()}
+        followed = len(names) - len(before)  # results that are equal if all others are
+        compared = {"seen": 0, "results": followed}
+        worst = _Difference(0.0, 2 * TOLERANCE * self._unit())
         least = _least_size(before)
         for place, (one, other) in enumerate(zip(before, after)):
             known = (one.size, other.size, one.noise, other.noise)
             if not np.isfinite(known).all():
                 return {"why": "its results are not finite at a small size"}
-            if not (one.size or other.size):  # zeros are equal whatever made them
+            size = max(one.size, other.size)
+            if not size:  # zeros are equal whatever made them
                 continue
             tolerance = self._tolerance(one, other)
-            if tolerance > LOOSEST or max(one.size, other.size) < least:
+            if tolerance > LOOSEST or size < least:
                 continue
-            difference = one.apart(other)
             compared["seen" if place < count else "results"] += 1
-            rank = (difference > tolerance, difference)
-            if rank > (worst["difference"] > worst["tolerance"], worst["difference"]):
-                worst = {"difference": difference, "tolerance": tolerance}
-                worst["worst"] = names[place]
+            found = _Difference(one.apart(other), tolerance, names[place])
+            worst = max(worst, found, key=_Difference.rank)
         is_flat = count and not any(result.size for result in before[:count])
-        if is_flat or not compared["seen"] + compared["results"] - len(follow):
+        if is_flat or not compared["seen"] + compared["results"] - followed:
             return {"why": SAYS_NOTHING}
-        left = len(names) - sum(compared.values())
-        sizes = original.step.shown()
-        return dict(worst, unit=self._unit(), noisy=left, sizes=sizes, **compared)
+        return {
+            **worst.fields(),
+            "unit": self._unit(),
+            "noisy": len(names) - sum(compared.values()),
+            "sizes": original.step.shown(),
+            **compared,
+        }
 
     def _tolerance(self, one, other):
         """How far apart two results may be, as `Result`: both may round."""
@@ -379,6 +402,29 @@ class Values:
         if tolerance > LOOSEST:  # constants must be the same
             tolerance = 2 * TOLERANCE * growth * FINE
         return tolerance
+
+
+class _Difference:
+    """How far apart a result is with and without alternatives, relative to its size.
+
+    Args:
+        tolerance: how far apart roundings may make it.
+        name: of the result; empty: of none.
+    """
+
+    def __init__(self, apart, tolerance, name=""):
+        self._apart = apart
+        self._tolerance = tolerance
+        self._name = name
+
+    def rank(self):
+        """Larger for a worse difference."""
+        return self._apart > self._tolerance, self._apart
+
+    def fields(self):
+        """It as fields of a comparison."""
+        found = {"difference": self._apart, "tolerance": self._tolerance}
+        return dict(found, worst=self._name) if self._name else found
 
 
 class _Program:
@@ -440,10 +486,10 @@ class _Step:
         found = []
         for place in self._places:
             leaf = self._leaves[place]
-            shape = [
-                self._sizes.get((leaf.shape, axis), self._sizes.get(size, size))
-                for axis, size in enumerate(leaf.shape)
-            ]
+            shape = []
+            for axis, size in enumerate(leaf.shape):
+                usual = self._sizes.get(size, size)
+                shape.append(self._sizes.get((leaf.shape, axis), usual))
             found.append(self._jax.ShapeDtypeStruct(shape, leaf.dtype))
         return found
 
@@ -468,11 +514,7 @@ class _Step:
         others.
         """
         places = _places(self.arrays())
-        inner = {
-            size
-            for size, found in _places(self.made).items()
-            if any(axis > 0 for axis, _ in found)
-        }
+        inner = _inner_sizes(self.made)
         wanted = sorted((size for size in places if size >= LEAST_SIZE), reverse=True)
         least = {}
         for size in wanted[:MOST_TRIED]:
@@ -483,13 +525,15 @@ class _Step:
             if small < size:
                 least[size] = small
                 self._traces_with({size: small})
-        left = [size for size in least if size not in self._sizes]
+        left = self._not_reduced(least)
         for group in (left, *itertools.combinations(left, 2)):
-            self._shrink_together([size for size in group if size in left], least)
-            left = [size for size in left if size not in self._sizes]
-        for size in left:
+            self._shrink_together(self._not_reduced(group), least)
+        for size in self._not_reduced(left):
             self._shrink_some_axes(size, least[size])
         self._shrink_first_axes(small_size)
+
+    def _not_reduced(self, sizes):
+        return [size for size in sizes if size not in self._sizes]
 
     def _shrink_first_axes(self, small_size):
         """Reduce axes that only count arrays, even if something else has the same size, such as
@@ -511,7 +555,7 @@ class _Step:
         if not self._traces_with(dict.fromkeys(axes, OWN)):
             return
         self.look()
-        is_inner = any(axis for axis, _ in _places(self.made)[OWN])
+        is_inner = OWN in _inner_sizes(self.made)
         small = _small(_places(self.arrays())[OWN], is_inner, small_size)
         self._sizes = before
         self._traces_with(dict.fromkeys(axes, small))
@@ -526,8 +570,8 @@ class _Step:
         axes = []
         for shape in rarest:
             axes += [(shape, axis) for axis, found in enumerate(shape) if found == size]
-        alone = [one for one in axes[:MOST_TRIED] if self._traces_with({one: small})]
-        if alone:
+        are_reduced = [self._traces_with({axis: small}) for axis in axes[:MOST_TRIED]]
+        if any(are_reduced):
             return
         for pair in itertools.islice(itertools.combinations(axes, 2), MOST_TRIED):
             if self._traces_with(dict.fromkeys(pair, small)):
@@ -539,14 +583,14 @@ class _Step:
         """
         if len(sizes) < 2:
             return
-        part = math.gcd(*sizes)
-        halvings = (part & -part).bit_length() - 1
-        for factor in (2**number for number in range(halvings, 0, -1)):
+        common = math.gcd(*sizes)
+        factor = common & -common  # the largest power of two that divides all
+        while factor > 1:
             smaller = {size: size // factor for size in sizes}
-            if any(smaller[size] < least[size] for size in sizes):
-                continue
-            if self._traces_with(smaller):
+            are_large = all(smaller[size] >= least[size] for size in sizes)
+            if are_large and self._traces_with(smaller):
                 return
+            factor //= 2
 
     def _traces_with(self, sizes):
         """Whether the function can be traced with other sizes, if need be with other constants of
@@ -558,6 +602,7 @@ class _Step:
         return bool(own) and self._traces_with_constants(sizes, own)
 
     def _traces_with_constants(self, sizes, constants):
+        """Whether the function can be traced with these sizes and constants. If so, keep them."""
         before = (self._sizes, self._constants)
         self._sizes = {**self._sizes, **sizes}
         self._constants = {**self._constants, **constants}
@@ -571,8 +616,10 @@ class _Step:
     def shown(self):
         """The sizes that were reduced: ``2048 → 16``."""
         found = []
-        for key, small in self._sizes.items():
-            size = key[0][key[1]] if isinstance(key, tuple) else key
+        for size, small in self._sizes.items():
+            if isinstance(size, tuple):
+                shape, axis = size
+                size = shape[axis]
             if size != small:
                 found.append("%d → %d" % (size, small))
         return ", ".join(dict.fromkeys(found))
@@ -582,10 +629,7 @@ class _Step:
         trace = self._jax.make_jaxpr(self.call, return_shape=True)
         with jax_private.traced_only():
             _, results = trace(self.arrays())
-        kept = {
-            (tuple(leaf.shape), str(leaf.dtype))
-            for leaf in self._jax.tree_util.tree_leaves(results)
-        }
+        kept = set(map(_shape_and_type, self._jax.tree_util.tree_leaves(results)))
         return _Values(self._jax, self.arrays(), kept)
 
 
@@ -614,15 +658,14 @@ class _Values:
         return Given(abs(value) if self.are_positive else value, nudge, place)
 
     def _value(self, place, array):
+        """Random values for an argument of this shape and type, the same for the same place."""
         jax = self._jax
-        np = importlib.import_module("numpy")
         random = np.random.default_rng(place)
-        dtype = array.dtype
-        shape = tuple(array.shape)
+        shape, dtype = array.shape, array.dtype
         if jax.dtypes.issubdtype(dtype, jax.dtypes.prng_key):
             return _keys(jax, array)
         if jax.numpy.issubdtype(dtype, jax.numpy.floating):
-            is_state = (shape, str(dtype)) in self._kept and len(shape) > 1
+            is_state = _shape_and_type(array) in self._kept and len(shape) > 1
             deviation = 1 / math.sqrt(shape[-2]) if is_state else 1.0
             count = min(math.prod(shape), DRAWN)
             drawn = random.normal(scale=deviation, size=count).astype(dtype)
@@ -633,6 +676,10 @@ class _Values:
         if shape and str(dtype) == "bool":
             return _shown(random, shape)
         return np.ones(shape, dtype)
+
+
+def _shape_and_type(array):
+    return tuple(array.shape), str(array.dtype)
 
 
 def _keys(jax, array):
@@ -665,12 +712,19 @@ def _shown(random, shape):
 
 
 def _eqns_in(jaxpr):
-    """All operations of a traced function and of the functions in it."""
-    for eqn in jaxpr.eqns:
-        yield eqn
-        for inner in each_in(eqn.params.values()):
-            if hasattr(inner, "eqns"):
-                yield from _eqns_in(inner)
+    """All operations of a traced function and of the functions in it. A function that is called
+    several times counts once.
+    """
+    seen = set()
+    left = [jaxpr]
+    while left:
+        jaxpr = left.pop()
+        if id(jaxpr) in seen:
+            continue
+        seen.add(id(jaxpr))
+        for eqn in jaxpr.eqns:
+            yield eqn
+            left += functions_of(eqn)
 
 
 def _arrays_in(eqns):
@@ -689,12 +743,28 @@ def _numbers_in(eqns):
     for eqn in eqns:
         if eqn.primitive.name not in COMPARING:
             continue
-        given = [atom.val for atom in eqn.invars if hasattr(atom, "val")]
-        wholes = [int(each) for each in given if "int" in str(each.dtype)]
         shape = eqn.outvars[0].aval.shape
         size = next((size for size in reversed(shape) if size > 1), 0)
-        fitting = [each for each in wholes if each < min(size, MOST_PLACES)]
-        found[size] = max([found.get(size, 0), *fitting])
+        numbers = [found.get(size, 0)]
+        for number in _whole_numbers(eqn):
+            if number < min(size, MOST_PLACES):
+                numbers.append(number)
+        found[size] = max(numbers)
+    return found
+
+
+def _whole_numbers(eqn):
+    """The integers that a program writes as operands of an operation."""
+    for atom in eqn.invars:
+        if is_literal(atom) and "int" in str(atom.val.dtype):
+            yield int(atom.val)
+
+
+def _inner_sizes(arrays):
+    """The sizes of all axes but the first ones."""
+    found = set()
+    for array in arrays:
+        found.update(array.shape[1:])
     return found
 
 
@@ -704,8 +774,7 @@ def _places(arrays):
     """
     places = {}
     for array in arrays:
-        is_whole = not _is_number(array)
-        count = len(array.shape) + is_whole
+        count = len(array.shape) + (not _is_number(array))
         for axis, size in enumerate(array.shape):
             places.setdefault(size, set()).add((axis, count))
     return places
@@ -752,12 +821,11 @@ def _names(jax, found):
 
 def _floats(jax, values):
     """The leaves that are floating-point arrays. A loss may return text and numbers, too."""
-    leaves = filter(is_array, jax.tree_util.tree_leaves(values))
-    return [
-        jax.numpy.asarray(leaf)
-        for leaf in leaves
-        if jax.numpy.issubdtype(leaf.dtype, jax.numpy.floating)
-    ]
+    found = []
+    for leaf in filter(is_array, jax.tree_util.tree_leaves(values)):
+        if jax.numpy.issubdtype(leaf.dtype, jax.numpy.floating):
+            found.append(jax.numpy.asarray(leaf))
+    return found
 
 
 def _changes(jax, results, arguments):
@@ -779,7 +847,7 @@ def _changes(jax, results, arguments):
 
 def _described(leaf):
     """What identifies an argument at the reduced size: shape and type, or its value."""
-    return (tuple(leaf.shape), leaf.dtype) if is_array(leaf) else leaf
+    return _shape_and_type(leaf) if is_array(leaf) else leaf
 
 
 def _are_finite(results):
@@ -789,11 +857,11 @@ def _are_finite(results):
 def _are_the_same(before, after):
     """Whether results differ by no more than numbers with 64 bits round, whatever they are of."""
     least = _least_size(before)
-    close = 2 * TOLERANCE * FINE
-    return all(
-        one.apart(other) <= close or max(one.size, other.size) < least
-        for one, other in zip(before, after)
-    )
+    for one, other in zip(before, after):
+        is_close = one.apart(other) <= 2 * TOLERANCE * FINE
+        if not is_close and max(one.size, other.size) >= least:
+            return False
+    return True
 
 
 def _least_size(results):

@@ -34,6 +34,7 @@ these seconds. A window that opened too soon must last until the step has been c
 """
 
 LONGER = "let it run longer, or trace all of it: --window all"
+MARK = "mark them (jax.profiler.StepTraceAnnotation, pgle.step), or leave --window out"
 
 
 class TraceWindow:
@@ -48,9 +49,8 @@ class TraceWindow:
         first, _, last = rest.partition("-")
         self._range = (int(first), int(last or first)) if self.kind == "steps" else None
         self._seconds = float(rest) if self.kind == "seconds" else TRACED_S
-        self._state = (
-            "done" if self.kind == "none" else "waiting"
-        )  # then open, then done
+        # waiting, then open, then done
+        self._state = "done" if self.kind == "none" else "waiting"
         self._quiet_steps = 0
         self._seen = None  # numbers of the first and the last marked step
         self._traced = []  # marked steps in the window
@@ -75,23 +75,29 @@ class TraceWindow:
         if self.kind not in ("auto", "steps"):
             return None
         if self._state == "open":
-            if (
-                number > self._range[1]
-                if self._range
-                else len(self._traced) >= TRACED_STEPS
-            ):
+            if self._is_after(number):
                 return self._close()
             self._traced.append(number)
         elif self._state == "waiting":
             self._quiet_steps = 0 if compiled else self._quiet_steps + 1
-            if (
-                self._range[0] <= number <= self._range[1]
-                if self._range
-                else self._quiet_steps >= WARM_STEPS
-            ):
+            if self._begins_with(number):
                 self._traced.append(number)
                 return self._open()
         return None
+
+    def _begins_with(self, number):
+        """Whether the window opens with a marked step."""
+        if self._range is None:
+            return self._quiet_steps >= WARM_STEPS
+        first, last = self._range
+        return first <= number <= last
+
+    def _is_after(self, number):
+        """Whether the window ends before a marked step."""
+        if self._range is None:
+            return len(self._traced) >= TRACED_STEPS
+        _, last = self._range
+        return number > last
 
     def on_compile(self, seconds, now, heavy):
         """A compilation took so many seconds. `heavy`: that is long compared with those before."""
@@ -102,50 +108,45 @@ class TraceWindow:
             self._counts = {}
         if heavy:
             self._are_counted = False
-        if heavy and self._is_timed():
-            self._counts, self._since = (
-                {},
-                now,
-            )  # it opened too soon: the step is compiled only now
-        return self._open() if self._state == "waiting" and self.kind == "all" else None
+        if heavy and self._is_timed():  # it opened too soon: the step is compiled now
+            self._counts = {}
+            self._since = now
+        if self._state == "waiting" and self.kind == "all":
+            return self._open()
+        return None
 
     def on_execution(self, now, module="step"):
         """One of the heavy modules is executed."""
         self._are_counted = True
         self._counts[module] = self._counts.get(module, 0) + 1
         if self._state == "waiting" and self._last_compile is not None:
-            quiet = min(
-                QUIET_S, QUIET_PART * (self._last_compile - self._first_compile)
-            )
-            if self._executions >= WARM_STEPS and now - self._last_compile >= quiet:
+            setup = self._last_compile - self._first_compile
+            is_quiet = now - self._last_compile >= min(QUIET_S, QUIET_PART * setup)
+            if is_quiet and self._executions >= WARM_STEPS:
                 return self._open()
-        elif (
-            self._is_timed()
-            and now - self._since >= self._seconds
-            and self._executions >= TRACED_STEPS
-        ):
-            return self._close()
+        elif self._is_timed():
+            is_long = now - self._since >= self._seconds
+            if is_long and self._executions >= TRACED_STEPS:
+                return self._close()
         return None
 
     def on_time(self, now):
         """Time passes."""
-        if self._state == "waiting" and self._last_compile is not None:
-            by_time = self.kind == "seconds" or (
-                self.kind == "auto" and self._seen is None
-            )
-            return (
-                self._open() if by_time and now - self._last_compile > QUIET_S else None
-            )
-        if self._opened_at is not None and (
-            self._is_timed() or (self.kind == "seconds" and self._state == "open")
-        ):
-            longest = (
-                LONGEST_S
-                if self.kind == "auto" and self._are_counted
-                else self._seconds
-            )
-            return self._close() if now - self._since > longest else None
-        return None
+        if self._state == "waiting":
+            return self._opened_by_time(now)
+        is_of_seconds = self.kind == "seconds" and self._state == "open"
+        if self._opened_at is None or not (is_of_seconds or self._is_timed()):
+            return None
+        waits = self.kind == "auto" and self._are_counted
+        longest = LONGEST_S if waits else self._seconds
+        return self._close() if now - self._since > longest else None
+
+    def _opened_by_time(self, now):
+        """Open a window that no step and no execution opens."""
+        by_time = self.kind == "seconds" or (self.kind == "auto" and self._seen is None)
+        if not by_time or self._last_compile is None:
+            return None
+        return self._open() if now - self._last_compile > QUIET_S else None
 
     def opened(self, now):
         """The profiler records from now on, and `on_time` counts from here."""
@@ -159,11 +160,11 @@ class TraceWindow:
     def give_up(self, why, undo=False):
         """Do not open any more. With `undo`, a window that was just opened does not count."""
         if undo:
-            self._traced, self._opened_at = [], None
+            self._traced = []
+            self._opened_at = None
         if undo or self._state != "done":
-            self._why_not = (
-                why if not self._traced and self._opened_at is None else self._why_not
-            )
+            if not self._traced and self._opened_at is None:
+                self._why_not = why
             self._state = "done"
 
     def describe(self):
@@ -171,24 +172,25 @@ class TraceWindow:
         if self._traced:
             return {"steps": [self._traced[0], self._traced[-1]]}
         if self._opened_at is not None:
-            end = self._closed_at
-            found = {
-                "seconds": self._seconds
-                if end is None
-                else round(end - self._opened_at, 3)
-            }
-            return (
-                dict(found, executions=self._executions)
-                if self.kind == "auto" and self._are_counted
-                else found
-            )
+            return self._described_by_time()
         if self._why_not:
             return {"none": self._why_not}
         why, remedy = self._never()
         return {"none": why, "remedy": remedy}
 
+    def _described_by_time(self):
+        """Describe a window that no mark opened."""
+        seconds = self._seconds
+        if self._closed_at is not None:
+            seconds = round(self._closed_at - self._opened_at, 3)
+        found = {"seconds": seconds}
+        if self.kind == "auto" and self._are_counted:
+            found["executions"] = self._executions
+        return found
+
     def _open(self):
-        self._state, self._counts = "open", {}
+        self._state = "open"
+        self._counts = {}
         return "open"
 
     def _close(self):
@@ -212,33 +214,26 @@ class TraceWindow:
     def _never(self):
         """Say why a window never opened, and what to do."""
         if self._range and self._seen:
-            why = "steps %d-%d never began; the program went from %d to %d" % (
-                *self._range,
-                *self._seen,
-            )
-            return why, "choose among these, or --window all"
+            why = "steps %d-%d never began; the program went from %d to %d"
+            remedy = "choose among these, or --window all"
+            return why % (*self._range, *self._seen), remedy
         if self._range:
-            why = (
-                "the program marked no steps, so steps %d-%d never began" % self._range
-            )
-            return (
-                why,
-                "mark them (jax.profiler.StepTraceAnnotation, pgle.step), or leave --window out",
-            )
+            why = "the program marked no steps, so steps %d-%d never began"
+            return why % self._range, MARK
         if self._seen and self.kind == "auto":
             why = "the program ended after steps %d to %d, before %d steps without compilation"
             return why % (*self._seen, WARM_STEPS + 1), LONGER
         if self._are_counted:
             why = (
-                "the program ended when no module had been executed more than %d "
-                "times since the last compilation"
+                "the program ended when no module had been executed more than %d times "
+                "since the last compilation, too soon to call it settled"
             )
-            return why % self._executions + ", too soon to call it settled", LONGER
-        return (
-            "the program marked no steps, and ended less than %g s after its last compilation"
-            % QUIET_S,
-            LONGER,
+            return why % self._executions, LONGER
+        why = (
+            "the program marked no steps, and ended less than %g s after its last "
+            "compilation"
         )
+        return why % QUIET_S, LONGER
 
 
 # The profilers that a window opens: JAX's own, or the CUDA profiler range that nsys captures.
@@ -262,19 +257,12 @@ class Profiler:
 
     def __init__(self, capture, files, jax):
         self.is_open = self.busy = False
-        self._begin = {"jax": self._begin_session, "nsys": self._begin_range}.get(
-            capture, lambda: False
-        )
-        self._end = (
-            self._end_session
-            if capture == "jax"
-            else lambda: self._cuda.cudaProfilerStop()
-        )
-        self._files, self._jax = files, jax
-        self._start, self._stop = (
-            jax.profiler.start_trace,
-            jax.profiler.stop_trace,
-        )  # ours, since the program's are watched
+        self._capture = capture
+        self._files = files
+        self._jax = jax
+        # jax's own functions, since the program's calls are watched
+        self._start = jax.profiler.start_trace
+        self._stop = jax.profiler.stop_trace
 
     def open(self):
         """Begin to record. A failure is a warning."""
@@ -287,33 +275,38 @@ class Profiler:
     def close(self):
         """Wait for the devices to finish the program's work so far, then stop recording."""
         if self.is_open:
-            self.is_open, self.busy = False, True
+            self.is_open = False
+            self.busy = True
             try:
                 _settle(self._jax)
                 self._end()
             finally:
                 self.busy = False
 
+    def _begin(self):
+        if self._capture == "jax":
+            return self._begin_session()
+        return self._capture == "nsys" and self._begin_range()
+
+    def _end(self):
+        if self._capture == "jax":
+            self._end_session()
+        else:
+            self._cuda.cudaProfilerStop()
+
     def _begin_session(self):
-        try:  # one process of a rank traces, without its helper processes
-            os.close(
-                os.open(self._files.claim, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o644)
-            )
-        except FileExistsError:
+        """Start a session of jax's profiler. Return whether it records."""
+        if not _is_first(self._files.claim):
             return False
         _settle(self._jax)
         os.makedirs(self._files.trace, exist_ok=True)
         options = {}
-        make = getattr(
-            self._jax.profiler, "ProfileOptions", None
-        )  # older releases lack it
-        if make is not None:
-            options["profiler_options"] = make()
-            options[
-                "profiler_options"
-            ].python_tracer_level = (
-                0  # tracing Python calls takes time, and costs do not need it
-            )
+        make = getattr(self._jax.profiler, "ProfileOptions", None)
+        if make is not None:  # older releases lack it
+            made = make()
+            # tracing Python calls takes time, and costs do not need it
+            made.python_tracer_level = 0
+            options["profiler_options"] = made
         try:
             self._start(self._files.trace, **options)
         except Exception as error:
@@ -322,11 +315,10 @@ class Profiler:
         return True
 
     def _end_session(self):
+        """Stop the session. A line says so if jax takes long to write its trace."""
         warning = threading.Timer(SAID_S, warn, [STILL])
         warning.daemon = True
-        with suppress(
-            RuntimeError
-        ):  # at a program's end Python 3.12 does not start threads
+        with suppress(RuntimeError):  # Python 3.12 starts no thread at a program's end
             warning.start()
         try:
             self._stop()
@@ -334,6 +326,7 @@ class Profiler:
             warning.cancel()
 
     def _begin_range(self):
+        """Open the range that nsys captures. Return whether it could."""
         self._cuda = _cuda_runtime()
         if self._cuda is None:
             warn(
@@ -343,6 +336,17 @@ class Profiler:
         _settle(self._jax)
         self._cuda.cudaProfilerStart()
         return True
+
+
+def _is_first(claim):
+    """Whether no other process has made this file: one process of a rank traces, without its helper
+    processes.
+    """
+    try:
+        os.close(os.open(claim, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o644))
+    except FileExistsError:
+        return False
+    return True
 
 
 def _settle(jax):
@@ -360,15 +364,13 @@ def _cuda_runtime():
     """Find the CUDA runtime of this process, by its path in the memory map, else by its usual
     names.
     """
-    names = []
-    try:
-        with open("/proc/self/maps") as maps:
-            names = sorted(
-                {line.split()[-1] for line in maps if "libcudart.so" in line}
-            )
-    except OSError:
-        pass
-    for name in [*names, "libcudart.so", "libcudart.so.13", "libcudart.so.12"]:
+    mapped = set()
+    with suppress(OSError), open("/proc/self/maps") as maps:
+        for line in maps:
+            if "libcudart.so" in line:
+                mapped.add(line.split()[-1])
+    usual = ("libcudart.so", "libcudart.so.13", "libcudart.so.12")
+    for name in (*sorted(mapped), *usual):
         try:
             return ctypes.CDLL(name)
         except OSError:
