@@ -18,6 +18,7 @@ PROGRAM = [
     "-m",
     "pgle.workloads",
     "fsdp",
+    "--compile-only",
     "--layers",
     "1",
     "--devices",
