@@ -310,10 +310,12 @@ def _numbered(launched: Codes, first: Ints, runs: Ints) -> Ints:
     """
     sizes = run_lengths(first, len(launched))
     is_known = runs > 0
-    each = np.maximum(runs, 1)
-    per_run = np.where(is_known & (sizes % each == 0), sizes // each, 1)
-    rank = np.arange(len(launched)) - np.repeat(first, sizes)
-    occurrence: Ints = rank // np.repeat(per_run, sizes)
+    occurrence = np.empty(len(launched), np.int64)
+    if is_known.any():
+        each = np.maximum(runs, 1)
+        per_run = np.where(is_known & (sizes % each == 0), sizes // each, 1)
+        rank = np.arange(len(launched)) - np.repeat(first, sizes)
+        occurrence[:] = rank // np.repeat(per_run, sizes)
     if not is_known.all():
         # Without HLO, launches of one name with nothing in between count as one run, such as a copy
         # fusion of eight outputs.
