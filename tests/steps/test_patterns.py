@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from pgle.steps.patterns import PatternKind, StepPattern, find_patterns
+from pgle.steps.patterns import PatternKind, StepPattern, _fitted, find_patterns
 
 
 def noisy(count: int, seed: int = 0, deviation: float = 0.002) -> np.ndarray:
@@ -81,3 +81,13 @@ def test_a_pattern_in_words() -> None:
         only(times).describe(range(100, 112))
         == "steps are 5.0 % longer from step 107 on"
     )
+
+
+def test_a_guessed_span_covers_its_steps_in_a_run_of_long_blocks() -> None:
+    # 119 blocks of 121 steps, and 120 steps before them
+    first = 120 + 50 * 121
+    last = 120 + 60 * 121
+    logs = np.log(noisy(14_519, deviation=1e-4))
+    logs[first:last] += 0.1
+    fitted = np.flatnonzero(_fitted(logs, is_periodic=False))
+    assert (fitted[0], fitted[-1]) == (first, last - 1)
