@@ -33,6 +33,8 @@ from pgle.run.step_arguments import marked_as_donated, state_of
 from pgle.xla.targets import load_target
 from pgle.xla.vendors import AMD, NVIDIA
 
+pytestmark = pytest.mark.usefixtures("plugin_loaded_once")
+
 STEP = Path("jax_ir0001_jit_train_step_compile.mlir")
 MAIN = (
     '  func.func public @main(%arg0: tensor<8x4xf32> loc("params[0]"), '
