@@ -80,17 +80,15 @@ class Batches:
             return None
         spec = jax.sharding.PartitionSpec(axes[0] if len(axes) == 1 else axes)
         sharding = jax.sharding.NamedSharding(mesh, spec)
-        names = ", ".join('"%s"' % name for name in axes)
-        short = "P(%s)" % (names if len(axes) == 1 else "(%s)" % names)
+        short = _as_code(axes)
         if _are(_EXPLICIT, mesh, axes):
             return Division(sharding, EXPLICIT, short, size)
         one = next(leaf for leaf in carried if leaf.shape[0] == size)
-        for given, written in (
-            (spec, short),
-            (sharding, "jax.sharding.NamedSharding(mesh, %s)" % short),
-        ):
-            if self._holds(one, given):
-                return Division(sharding, short, written, size)
+        if self._holds(one, spec):
+            return Division(sharding, short, short, size)
+        if self._holds(one, sharding):
+            written = "jax.sharding.NamedSharding(mesh, %s)" % short
+            return Division(sharding, short, written, size)
         return None
 
     def dividing(self, body, division):
@@ -135,9 +133,8 @@ class Batches:
         their batch is on a later one. If there are none, the axes that divide no argument; if there
         are none either, all axes of the mesh. None: no mesh.
         """
-        is_number = lambda leaf: self._jax.numpy.issubdtype(
-            leaf.dtype, self._jax.numpy.integer
-        )
+        jnp = self._jax.numpy
+        is_number = lambda leaf: jnp.issubdtype(leaf.dtype, jnp.integer)
         for leaf in sorted(self._leaves, key=is_number, reverse=True):
             axes = _axes_of(self._jax, leaf)
             if any(axes[:1]) and is_number(leaf):
@@ -147,14 +144,16 @@ class Batches:
                     return leaf.sharding.mesh, names
         meshes = (_mesh_of(self._jax, leaf) for leaf in self._leaves)
         mesh = next(filter(None, meshes), None)
-        if mesh is None:
-            return None
+        return None if mesh is None else (mesh, self._free_axes(mesh))
+
+    def _free_axes(self, mesh):
+        """The axes of a mesh that divide no argument; all of them if each divides one."""
         used = set()
         for leaf in self._leaves:
             used.update(*_axes_of(self._jax, leaf))
         names = [name for name in mesh.axis_names if mesh.shape[name] > 1]
         free = [name for name in names if name not in used]
-        return mesh, tuple(free or names)
+        return tuple(free or names)
 
     def _holds(self, leaf, given):
         """Whether jax accepts a sharding constraint at the present place."""
@@ -168,6 +167,12 @@ class Batches:
         finally:
             self.constrained = counted
         return True
+
+
+def _as_code(axes):
+    """The spec that divides the first axis of an array, as code."""
+    names = ", ".join('"%s"' % name for name in axes)
+    return "P(%s)" % names if len(axes) == 1 else "P((%s))" % names
 
 
 def _mesh_of(jax, leaf):
@@ -184,10 +189,10 @@ def _axes_of(jax, leaf):
     if mesh is None:
         return ()
     found = []
+    several = {name for name in mesh.axis_names if mesh.shape[name] > 1}
     for given in leaf.sharding.spec:
         names = given if isinstance(given, tuple) else (given,)
-        named = tuple(name for name in names if isinstance(name, str))
-        found.append(tuple(name for name in named if mesh.shape[name] > 1))
+        found.append(tuple(name for name in names if name in several))
     return tuple(found) if any(found) else ()
 
 

@@ -17,6 +17,8 @@ from pgle_hook.rewrite import (
     shape_of,
 )
 
+np = importlib.import_module("numpy")
+
 LEAST_WORDS = 4096  # number of columns above which a product makes logits
 LEAST_WORDS_SMALL = 2  # the same at a small size
 #: chunks at a small size; it does not divide the tokens, so one chunk is padded
@@ -574,7 +576,6 @@ class _Loss:
         tokens.
         """
         tokens = self._now
-        np = importlib.import_module("numpy")
         numbers = node.params["dimension_numbers"]
         logits, places = node.ins
         both = places.made_by("concatenate")
