@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import fsum
+from typing import TYPE_CHECKING
 
 from pgle.account.levers.algorithms import WITH_AXES, keeps_algorithm
-from pgle.account.levers.carried import Carried
 from pgle.account.levers.flow import Flow
-from pgle.account.levers.narrowed import Narrowed, narrowed
 from pgle.account.levers.places import places, taken_us
 from pgle.account.levers.savings import least_saved_us
 from pgle.account.step_costs import StepCosts
@@ -19,6 +18,9 @@ from pgle.costs.estimate.products import Matmul, least_product_us, matmul_us
 from pgle.errors import in_words, many
 from pgle.xla.hlo.module import Instruction
 from pgle.xla.vendors import NVIDIA, maker_of
+
+if TYPE_CHECKING:
+    from pgle.account.levers.narrowed import Narrowed
 
 _ALGORITHM = (
     "dot_bf16_bf16_f32"  # rounds operands in f32 to bf16, as `Matmul.precision`
@@ -189,6 +191,10 @@ def find_cast(step: StepCosts, flow: Flow) -> Opportunity | None:
     slow = _slow_products(step, flow)
     if not slow or _are_exact(step, slow):
         return None
+    # most programs need none of this
+    from pgle.account.levers.carried import Carried
+    from pgle.account.levers.narrowed import narrowed
+
     kernels = _kernels(slow)
     now_us = taken_us(step, kernels)
     least = sum(item.times * item.least_us for item in slow)
