@@ -211,6 +211,32 @@ def test_an_edit_of_attention_by_hand_computes_the_same_as_pasted(
     assert jnp.abs(want.astype(float) - got.astype(float)).max() < 0.03
 
 
+PROJECTED = {
+    "weights first": '"bhqk,bkhd,hde->bqe", {weights}, v, rest',
+    "weights last": '"hde,bkhd,bhqk->bqe", rest, v, {weights}',
+    "transposed": '"bhqk,bkhd,hde->eqb", {weights}, v, rest',
+}
+
+
+@pytest.mark.parametrize("case", PROJECTED)
+def test_an_edit_within_an_einsum_of_three_computes_the_same_as_pasted(
+    case: str, tmp_path: Path
+) -> None:
+    rest = "jnp.cos(jnp.arange(3072.0)).reshape(4, 8, 96).astype(x.dtype) / 8"
+    head = f"{BY_HAND}    rest = {rest}\n"
+    weights = f"jax.nn.softmax({SCORES}, -1)"
+    by_hand = f"jnp.einsum({PROJECTED[case].format(weights=weights)})"
+    x = jax.random.normal(jax.random.key(0), (2, 32, 96), jnp.bfloat16)
+    args = (x, jnp.array([20, 9]))
+    edit = only_edit(f"{head}    return {by_hand}{STEP}", args, tmp_path)
+    pasted = edit.replace('"cudnn"', '"xla"')
+    want, got = (
+        attended(f"{head}    return {each}", args) for each in (by_hand, pasted)
+    )
+    assert want.shape == got.shape
+    assert jnp.abs(want.astype(float) - got.astype(float)).max() < 0.05
+
+
 def attended(source: str, args: Sequence[Any]) -> Any:
     """What the function `attend` of a program computes."""
     return jax.jit(namespace(source)["attend"])(*args)

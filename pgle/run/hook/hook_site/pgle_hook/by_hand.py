@@ -55,6 +55,7 @@ class Attention:
         self.node = node  # makes its results
         self.first = None  # the product that makes scores
         self.product = None  # the second one
+        self.second = ()  # weights and values as the second one takes them, as sides
         self.multiplied = []  # values that the products take
         self.names = ()  # names of its results' axes
         self.sizes = {}  # size by what an axis counts
@@ -165,7 +166,7 @@ def _found(jax, node, product, path, place):
     sides = _second(found, product, place)
     if sides is None:
         return None
-    weights, values = sides
+    weights, values = found.second = sides
     found.names = _names_after(found, product, path, place, sides)
     if found.names is None:
         return None

@@ -5,6 +5,7 @@ Within `jax.vmap` the program's arrays lack an axis. If it maps over heads, the 
 `jax.vmap`: a call for one head would have all heads copied to the front, as batch rows.
 """
 
+import itertools
 import re
 
 from pgle_hook import jax_private
@@ -13,6 +14,7 @@ from pgle_hook.records import is_own
 
 MAPPED = "vmap("  # part of an operation's name, once for each `jax.vmap` around it
 OVER_HEADS = "write it in place of jax.vmap over heads"
+APART = "write the product of weights and values apart from the einsum, then this in its place"
 
 _FORMULA = re.compile(r"[\w.\s]+,[\w.\s]+(->[\w.\s]*)?\)*$")
 """What `jnp.einsum` was given, in the same name: ``bhqk,bkhd->bqhd``, ``...qk, ...kd``."""
@@ -31,7 +33,7 @@ def described(jax, found, graph):
     call = 'jax.nn.dot_product_attention(%s, implementation="cudnn")' % ", ".join(given)
     has_own_mask = bool(masking.others or masking.lengths)
     return {
-        "call": call + written.result(graph),
+        "call": written.within(call) or call + written.result(graph),
         "options": written.window(),
         "mask": "own" if has_own_mask else "",
         "causal": masking.is_causal,
@@ -54,6 +56,50 @@ class _Written:
         has_rows = not self._mapped.issuperset(self._batch)
         self._rows = [self._batch] if has_rows else []  # names of axes, as of `by_hand`
         self._features = max(found.count(("d",)), found.count(("e",)))  # of the call
+        self._terms, self._made = _formula_of(found.product)
+        # the einsum that takes the call's result; empty: none, or its letters are unclear
+        self._formula = "" if depth else self._formula_with_others()
+
+    @property
+    def _is_within(self):
+        """Whether the second product is only a part of an einsum."""
+        return len(self._terms) > 2
+
+    def _formula_with_others(self):
+        """The formula of an einsum of the call's result and of the further operands that the
+        program's einsum takes; empty if there are none.
+        """
+        has_groups = bool(self._found.sizes.get("g"))
+        if not self._is_within or has_groups or not (self._batch and self._heads):
+            return ""
+        weights, values = (self._unturned(*side) for side in self._found.second)
+        order = (self._batch, QUERIES, self._heads, ("e",))
+        found = []
+        for one, other in itertools.permutations(self._terms, 2):
+            letters = {**_lettered(one, weights), **_lettered(other, values)}
+            is_known = len({*letters.values()}) == len(letters) == len({*one, *other})
+            if is_known and letters.keys() == {KEYS, *order}:
+                rest = [term for term in self._terms if term not in (one, other)]
+                first = "".join(letters[name] for name in order)
+                found.append("%s->%s" % (",".join([first, *rest]), self._made))
+        return found[0] if len(found) == 1 else ""
+
+    def _unturned(self, value, names):
+        """The names of the axes of an einsum's operand, before the einsum transposes it."""
+        own = jax_private.name_of(self._found.product.eqn)
+        node = value.made_by("transpose")
+        while node is not None and jax_private.name_of(node.eqn) == own:
+            names = self._found.back(node, names)
+            node = node.ins[0].made_by("transpose")
+        return names
+
+    def within(self, call):
+        """The einsum of a call and the program's further operands; empty if there are none."""
+        if not self._formula:
+            return ""
+        rest = "rest" if self._formula.count(",") == 1 else "*rest"
+        taken = self._in_type(call + self._cut())
+        return 'jnp.einsum("%s", %s, %s)' % (self._formula, taken, rest)
 
     def note(self):
         """The meaning of the call's names, and the place for the call."""
@@ -65,6 +111,10 @@ class _Written:
             said.append("%s %s: %s where a key is seen" % (name, shape, seen))
         if self._is_over_heads:
             said.append(OVER_HEADS)
+        if self._formula:
+            said.append("rest: what else the einsum takes")
+        elif self._is_within:
+            said.append(APART)
         return ", ".join(said)
 
     def operands(self):
@@ -178,11 +228,18 @@ class _Written:
 
     def result(self, graph):
         """The text after the call that makes the program's result from the call's."""
-        found = self._found
-        width = found.count(("e",))
-        text = "[..., :%d]" % width if width < self._features else ""
         order = (*self._rows, QUERIES, self._query_heads, ("e",))
-        text = self._moved(text, order, self._result_names(graph))
+        text = self._moved(self._cut(), order, self._result_names(graph))
+        return self._in_type(text)
+
+    def _cut(self):
+        """The text after the call that leaves out zero features."""
+        width = self._found.count(("e",))
+        return "[..., :%d]" % width if width < self._features else ""
+
+    def _in_type(self, text):
+        """Code that makes a result in the program's type."""
+        found = self._found
         dtype = found.node.outs[0].dtype
         taken = found.rounded or found.sides[0][0].dtype
         return text if str(dtype) == str(taken) else _cast(text, dtype)
@@ -250,6 +307,23 @@ def _have_joined(names):
 
 def _cast(text, dtype):
     return '%s.astype("%s")' % (text, dtype)
+
+
+def _lettered(term, names):
+    """The letter of each axis of an einsum's operand, by the name of the axis; empty if it has
+    another number of axes.
+    """
+    return dict(zip(names, term)) if len(term) == len(names) else {}
+
+
+def _formula_of(node):
+    """Return the terms of the einsum that makes a node, and the term of its result; none if it is
+    no einsum with letters alone.
+    """
+    given, arrow, made = jax_private.name_of(node.eqn).replace(" ", "").partition("->")
+    terms = given.split(",")
+    is_plain = bool(arrow) and "".join((*terms, made)).isalpha()
+    return (terms, made) if is_plain else ([], "")
 
 
 def _line_of(node):
