@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
+from itertools import cycle
 
 from pgle.account.levers.carried import Carried
 from pgle.account.levers.flow import RESHAPED, Flow
@@ -195,16 +196,14 @@ class Retyped:
     def _of_collective(self, item: Instruction) -> Shape:
         """The shape of a collective. Each operand has one or two arrays in it, of its own type."""
         narrow = [self._is_narrow(name, updates=False) for name in item.operands]
-        count = 0
+        in_turn = cycle(narrow or [False])
 
         def retyped(shape: Shape) -> Shape:
-            nonlocal count
             if shape.elements:
                 elements = tuple([retyped(each) for each in shape.elements])
                 return replace(shape, elements=elements)
-            at = count % max(len(narrow), 1)
-            count += 1
-            if shape.dtype == _WIDE and narrow and narrow[at]:
+            is_narrow = next(in_turn)
+            if shape.dtype == _WIDE and is_narrow:
                 return replace(shape, dtype=_NARROW)
             return shape
 

@@ -172,9 +172,8 @@ def _answers(
             remedy="does 'import jaxlib' work?",
         )
     found = None
-    with suppress(
-        ValueError, IndexError, RecursionError
-    ):  # a sitecustomize may print before
+    # a sitecustomize may print before
+    with suppress(ValueError, IndexError, RecursionError):
         found = json.loads(done.stdout.strip().splitlines()[-1])
     if not isinstance(found, list) or len(found) != count:
         raise UserError(
@@ -270,9 +269,8 @@ def probe(flags: Iterable[Flag], python: str | None = None) -> Probe:
             _key(text): answer(*output)
             for text, output in zip(new, answers, strict=True)
         }
-        with suppress(
-            UserError
-        ):  # if the cache is not writable, the next call takes a second longer
+        # if the cache is not writable, the next call takes a second longer
+        with suppress(UserError):
             write_files(
                 {store: json.dumps(dict(sorted(kept.items())), indent=0) + "\n"},
                 force=True,

@@ -40,10 +40,8 @@ IMPORTERS = (f"/usr/lib/nsight-systems/{IMPORTER}",)
 recording stays a ``.qdstrm``. NVIDIA's packages have it next to ``bin``.
 """
 
-TABLES_SINCE: Version = (
-    2023,
-    4,
-)  # first version of `nsys export` known to have ``--tables``
+# first version of `nsys export` known to have ``--tables``
+TABLES_SINCE: Version = (2023, 4)
 
 TABLES = (
     "StringIds,NVTX_EVENTS,CUPTI_ACTIVITY_KIND_.*,CUDA_GRAPH.*,ThreadNames,"
@@ -51,9 +49,8 @@ TABLES = (
 )
 """The tables that pgle reads. The rest (OS runtime calls, samples) can be most of a report."""
 
-OLD_FORMAT: Version = (
-    2022,
-)  # stands for the format "1." of reports before 2023, which every later nsys reads
+# stands for the format "1." of reports before 2023, which every later nsys reads
+OLD_FORMAT: Version = (2022,)
 
 DOWNLOAD = "https://developer.nvidia.com/nsight-systems"
 INSTALL = f"install it ({DOWNLOAD}), or run `nsys export --type sqlite` where the report was made"

@@ -446,22 +446,19 @@ def capture_environment(
 
 _CHECK = NVIDIA.plugin.skip_check
 _GPUS = ("nvidia[0-9]*", "dxg")  # in /dev, on Linux and on WSL
-_DRIVER = Path(
-    "/dev/nvidiactl"
-)  # if it exists, jax looks for a GPU, even if there is none
+# if it exists, jax looks for a GPU, even if there is none
+_DRIVER = Path("/dev/nvidiactl")
 
 _LOCK = RLock()
-_MESH = re.compile(
-    r"(?:sdy\.mesh @\w+ = <|sharding = \"\{devices=)\[(.*?)\]"
-)  # before jax 0.7
+# before jax 0.7
+_MESH = re.compile(r"(?:sdy\.mesh @\w+ = <|sharding = \"\{devices=)\[(.*?)\]")
 _PARTITIONS = re.compile(r"mhlo\.num_partitions = (\d+)")
 _OF_KERNEL = re.compile(r'(?<=")[^"\n]*/ipykernel_\d+/')
 """Folders of notebook cells. Each kernel has another folder for the same step."""
 
 
-_NEEDS_DEVICES = (
-    "AbstractMesh cannot be used"  # jax's message, for example from cuDNN attention
-)
+# jax's message, for example from cuDNN attention
+_NEEDS_DEVICES = "AbstractMesh cannot be used"
 _GIVE_THE_PROGRAM = "give the words of the program, whose process has devices"
 
 

@@ -321,9 +321,8 @@ def progress(modules: Sequence[Path], choose: str | None) -> tuple[bool, bool]:
     if choose is not None:
         return program.executed.get(wanted.name, 0) > 0, True
     doubt = doubt_of(wanted)
-    return not doubt, not program.python or not (
-        program.compiling or doubt
-    )  # without a hook nothing is known
+    # without a hook nothing is known
+    return not doubt, not program.python or not (program.compiling or doubt)
 
 
 def _stop(child: subprocess.Popen[bytes]) -> None:

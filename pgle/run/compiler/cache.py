@@ -31,9 +31,8 @@ LIMIT_VARIABLE, LIMIT_MIB = "PGLE_CACHE_MIB", 2048
 
 #: seconds after which a temporary file belongs to a process that was killed
 _STALE_S = 86_400.0
-_MOST_BYTES = (
-    2 << 30
-)  # most bytes of a compilation that is read, so that no file fills the memory
+# most bytes of a compilation that is read, so that no file fills the memory
+_MOST_BYTES = 2 << 30
 
 
 # larger values mean that the file is damaged

@@ -201,9 +201,8 @@ class Compiler:
         _empty(folder)  # remove what a damaged entry left
         self.cache.drop(key)
         answer = self._compiled(request, folder, unscheduled)
-        if key == self._key(
-            request
-        ):  # otherwise the module was rewritten after it was hashed
+        # otherwise the module was rewritten after it was hashed
+        if key == self._key(request):
             self.cache.store(key, folder, names, answer)
         return _result(request, folder, answer)
 
@@ -222,10 +221,8 @@ class Compiler:
         try:
             found = replace(_result(request, folder, answer), is_cached=True)
             if request.passes != "before scheduling":
-                _ = (
-                    found.scheduled,
-                    found.lhs,
-                )  # read now, while the module can still be compiled again
+                # read now, while the module can still be compiled again
+                _ = (found.scheduled, found.lhs)
         except Exception:  # readers of damaged files raise anything
             return None
         self.on_phase(CompilerPhase(request, "done"))
@@ -269,9 +266,8 @@ class Compiler:
         worker.check_disk(folder)
         if error := reply.get("user_error"):
             is_module = error["where"] in (None, "", str(request.module.resolve()))
-            where = (
-                request.module if is_module else error["where"]
-            )  # name the module as the user gave it
+            # name the module as the user gave it
+            where = request.module if is_module else error["where"]
             raise UserError(error["what"], where=where, remedy=error["remedy"])
         if "crashed" in reply:
             raise worker.crash(reply["crashed"], folder / worker.LOG, request.flags)
@@ -468,9 +464,8 @@ def flags_without_gpu(jaxlib: str, flags: str) -> str:
     if release(jaxlib) < (0, 11):
         return flags
     fitted = f"--xla_gpu_experimental_enable_fusion_autotuner=false {flags}"
-    if (
-        ONLY in flags
-    ):  # XLA refuses two lists, and runs all passes of a pipeline that a list names
+    # XLA refuses two lists, and runs all passes of a pipeline that a list names
+    if ONLY in flags:
         return re.sub(rf"(?<=[=,])(autotuner|{TRIALS}),", "", fitted)
     return f"{_DISABLED}{TRIALS} {fitted}"
 

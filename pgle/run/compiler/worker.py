@@ -185,9 +185,8 @@ class CompilerProcess:
                 continue
             try:
                 on_message(said)
-            except (
-                Exception
-            ) as error:  # such as a full disk; only this thread receives answers
+            except Exception as error:
+                # such as a full disk; only this thread receives answers
                 del self.waiting[said["id"]]
                 answer.set_exception(error)
         code = child.wait()
@@ -250,10 +249,8 @@ class Compilation:
 
     def kill(self) -> None:
         """End the child, and all that it started."""
-        for kill in (
-            os.killpg,
-            os.kill,
-        ):  # the process group exists only after the child has made it
+        # the process group exists only after the child has made it
+        for kill in (os.killpg, os.kill):
             with suppress(ProcessLookupError):
                 kill(self.pid, signal.SIGKILL)
         self.answer()
@@ -266,9 +263,8 @@ class Compilation:
         if "user_error" in self.about:
             return self.about
         if (name := self.about.get("module")) and self.wanted(name) is not None:
-            took_s = (
-                time.perf_counter() - self.began
-            )  # the failure came later, in code generation
+            # the failure came later, in code generation
+            took_s = time.perf_counter() - self.began
             return {
                 "module_name": name,
                 "num_devices": self.about["devices"],
@@ -314,9 +310,8 @@ class Compilation:
             )
         finally:  # the child must never continue as the worker
             sys.stderr.flush()
-            os._exit(
-                0
-            )  # exit without joining the plugin's threads: some releases crash there
+            # exit without joining the plugin's threads: some releases crash there
+            os._exit(0)
 
     def program(self) -> Any:
         """Return the program in the request's file. It is read once for all compilations."""
@@ -506,9 +501,8 @@ _OF_PASSES = "module_*.[0-9][0-9][0-9][0-9].*.hlo.pb"
 
 CODE_GENERATION = (".ll", ".ptx", ".ttir")  # dumps of code generation (jax before 0.12)
 
-FULL_BYTES = (
-    1 << 20
-)  # bytes of free space below which a disk is full; the smallest dumps need more
+# bytes of free space below which a disk is full; the smallest dumps need more
+FULL_BYTES = 1 << 20
 
 TAIL = 200_000  # characters at the end of the log that are searched
 
@@ -656,9 +650,8 @@ def memory_of(dump: Path) -> dict[str, int]:
     bytes. Keys: argument, output (results that do not reuse an argument), temp, total (constants
     too). Empty if the dump has none.
     """
-    from pgle.xla.hlo.proto import (
-        buffers_from_bytes,
-    )  # this also imports protobuf, which the worker's Python may lack
+    # this also imports protobuf, which the worker's Python may lack
+    from pgle.xla.hlo.proto import buffers_from_bytes
 
     plan = buffers_from_bytes(read_bytes(dump))
     if plan is None:

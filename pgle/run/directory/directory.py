@@ -34,10 +34,8 @@ from pgle.next import Next
 
 StageName: TypeAlias = Literal["profile", "baseline", "perf", "auto", "auto-nsys"]
 
-COMPARED: tuple[StageName, StageName] = (
-    "baseline",
-    "perf",
-)  # the stages whose step times are compared
+# the stages whose step times are compared
+COMPARED: tuple[StageName, StageName] = ("baseline", "perf")
 # stage of the manifest: the program ran on CPU devices, and its modules were kept
 CAPTURE = "capture"
 CAPTURED = "captured"  # folder of that stage
@@ -66,11 +64,8 @@ RANK_FILES = {
 since only it may know the rank.
 """
 
-TRACES = (
-    ".xplane.pb",
-    ".nsys-rep",
-    ".qdstrm",
-)  # suffixes that profilers write; viewers add other files
+# suffixes that profilers write; viewers add other files
+TRACES = (".xplane.pb", ".nsys-rep", ".qdstrm")
 
 
 def rank_suffix(rank: int) -> str:

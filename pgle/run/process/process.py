@@ -35,12 +35,10 @@ if TYPE_CHECKING:  # for most commands, which read one file in this process
 
 CHUNK_BYTES = 1 << 16
 LINE_BYTES = 1 << 16  # longer lines go into the log in pieces
-REFUSAL_BYTES = (
-    1 << 20
-)  # bytes at the end of a log: after a bad value XLA prints all its flags
-DIGESTED_BYTES = (
-    1 << 30
-)  # most bytes to hash of a file that a command names; else size and time count
+# bytes at the end of a log: after a bad value XLA prints all its flags
+REFUSAL_BYTES = 1 << 20
+# most bytes to hash of a file that a command names; else size and time count
+DIGESTED_BYTES = 1 << 30
 # seconds to wait, after the command's end, for a grandchild that keeps the output open
 GRACE_S = 5.0
 FORWARDED = (

@@ -63,9 +63,8 @@ from pgle.xla.log.messages import (
 )
 from pgle.xla.log.verdict import ModuleVerdict
 
-ENDED_BY_NSYS = (
-    143  # 128 + SIGTERM: how a program ends if nsys stops it after its capture range
-)
+# 128 + SIGTERM: how a program ends if nsys stops it after its capture range
+ENDED_BY_NSYS = 143
 
 
 def nsys_command(command: Sequence[str], report: Path) -> tuple[str, ...]:
@@ -388,9 +387,8 @@ class RealBackEnd:
         except UserError:
             if python is None:
                 raise
-            child = build(
-                python=None
-            )  # the command's first program has no jaxlib, but the program itself may
+            # the command's first program has no jaxlib, but the program itself may
+            child = build(python=None)
         return replace(child, values={**child.values, **self.environment})
 
 

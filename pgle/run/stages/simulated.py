@@ -158,9 +158,8 @@ class SimulatedBackEnd:
                 vendor=target.vendor.name,
                 dump_dir=files.hlo,
                 topology=topology,
-                flags=tuple(
-                    flag.word for flag in child.flags.flags
-                ),  # the plan quotes values itself
+                # the plan quotes values itself
+                flags=tuple(flag.word for flag in child.flags.flags),
                 profile=None,  # the plan's flags name it
             ),
             python or sys.executable,
