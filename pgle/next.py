@@ -88,6 +88,7 @@ class Sentence:
 
     parts: tuple[str | Next, ...] = ()
     end: WayEnd = WayEnd.TODO
+    code: str = ""  # code to paste into the program, on lines of its own
 
     @classmethod
     def done(cls, *parts: str | Next) -> Sentence:
@@ -100,9 +101,9 @@ class Sentence:
         return cls(parts)
 
     @classmethod
-    def edit(cls, *parts: str | Next) -> Sentence:
+    def edit(cls, *parts: str | Next, code: str = "") -> Sentence:
         """An edit of the program."""
-        return cls(parts, WayEnd.EDIT)
+        return cls(parts, WayEnd.EDIT, code)
 
     def __str__(self) -> str:
         return "".join(map(_in_a_sentence, self.parts))
@@ -238,11 +239,12 @@ class Way:
     # if no command follows: a result, or something that only the user can do
     done: str = ""
     end: WayEnd = WayEnd.DONE  # heading of `done`
+    code: str = ""  # what to paste into the program, if `done` is about an edit
 
     @property
     def lines(self) -> str:
-        """All commands and `done`, a line each."""
-        return "\n".join(filter(None, (*self.next, self.done)))
+        """All commands, `done` and its code, a line each."""
+        return "\n".join(filter(None, (*self.next, self.done, self.code)))
 
 
 def to_way(commands: Iterable[Next | Sentence | None]) -> Way:
@@ -254,7 +256,7 @@ def to_way(commands: Iterable[Next | Sentence | None]) -> Way:
     whole = tuple(str(item) for item in plain_commands if not item.asks)
     for item in given:
         if isinstance(item, Sentence):
-            return Way(whole, str(item), item.end)
+            return Way(whole, str(item), item.end, item.code)
         if item.asks:
             return Way(whole, to_type(item), WayEnd.TODO)
     return Way(whole)

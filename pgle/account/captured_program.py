@@ -85,7 +85,7 @@ def _idle(used: int, asked: int, step_us: float) -> Opportunity:
     """
     why = f"the step runs on {used} of the {asked} that were asked for"
     found = _first(OpportunityKind.IDLE_DEVICES, f"Use all {asked} GPUs", why, _EDIT)
-    return replace(found, most_us=step_us * (1 - used / asked))
+    return replace(found, code=_CODE, most_us=step_us * (1 - used / asked))
 
 
 def _first(kind: OpportunityKind, title: str, why: str, edit: str) -> Opportunity:
@@ -105,7 +105,11 @@ def _first(kind: OpportunityKind, title: str, why: str, edit: str) -> Opportunit
 
 
 _EDIT = (
-    'Divide the batch: mesh = Mesh(jax.devices(), ("data",)); batch = jax.device_put(batch, '
-    'NamedSharding(mesh, P("data"))); and put the state on NamedSharding(mesh, P()) (from '
-    "jax.sharding import Mesh, NamedSharding, PartitionSpec as P)."
+    "Write this before the loop, for your batch and your state. Divide each new batch in the same "
+    "way."
 )
+_CODE = """\
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
+mesh = Mesh(jax.devices(), ("data",))
+batch = jax.device_put(batch, NamedSharding(mesh, PartitionSpec("data")))
+state = jax.device_put(state, NamedSharding(mesh, PartitionSpec()))"""

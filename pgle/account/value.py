@@ -125,6 +125,7 @@ class Opportunity:
     title: str  # the remedy as an imperative: ``Fuse the attention``
     why: str = ""  # the finding, one clause with its number
     edit: str = ""  # what to write or set, one sentence
+    code: str = ""  # code to paste, which `edit` calls "this"; empty: there is none
     command: Next | None = None  # the command that tries the change
     flag: str = ""  # an XLA flag that makes the change
     source: str = ""  # line of the program to edit; if empty, the first of `where`
@@ -167,6 +168,7 @@ class Trial:
     helps: bool  # whether it is worth an edit
     title: str = ""  # the edit as an imperative; empty if the program needs no edit
     edit: str = ""  # what to write, one sentence
+    code: str = ""  # code to paste, which `edit` calls "this"
     source: str = ""  # line of the program to edit
     part: StepPart = StepPart.COMPUTE  # the part of the step that gets shorter most
     combinations: tuple[Combination, ...] = ()  # compiled programs that hold the edit
@@ -324,6 +326,7 @@ class Account:
             tried,
             title=trial.title or item.title,
             edit=trial.edit or item.edit,
+            code=trial.code if trial.edit else item.code,
             source=trial.source if trial.edit else item.source,
             instructions=taken,
         )

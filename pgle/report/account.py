@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from pgle.account.next_move import (
     BY_SCHEDULE,
@@ -26,11 +26,12 @@ from pgle.account.value import (
     chosen,
     excluded,
 )
-from pgle.errors import cut, printable
+from pgle.errors import cut, many, printable
 from pgle.next import Next, Sentence, to_type
 from pgle.report.page import figures
 from pgle.report.page.figures import Unit
 from pgle.report.page.value import (
+    MOST_ACTIONS,
     Advice,
     Cell,
     Column,
@@ -180,7 +181,8 @@ def end_words(known: Known) -> Sentence:
         most = share_words(account, unproven.most_us)
         if unproven.tried:
             words = f"{_edit_of(unproven)}: saves at most {most}"
-            return Sentence.edit(f"{words}; only a measurement tells")
+            measured = f"{words}; only a measurement tells"
+            return Sentence.edit(measured, code=unproven.code)
         if not is_searched:
             words = f"at most {most} is open; to try it, give pgle the program"
             return Sentence.todo(f"{words}, or its module before optimizations")
@@ -200,23 +202,20 @@ def to_act(account: Account, lever: Opportunity) -> Sentence:
     """Say what the user must write or set, where, and what it saves. Only a measurement can prove
     the saving.
     """
-    saves = f"saves {share_words(account, lever.known_saving_us)}"
-    if lever.comes_first:
-        saves = ""
+    share = share_words(account, lever.known_saving_us)
+    saves = "" if lever.comes_first else f"saves {share}"
     if lever.kind in BY_SCHEDULE:
         words = _clauses(lowered(lever.title), saves)
         return Sentence.todo(f"{words}; then measure again")
     said = _edit_of(lever)
-    # the place comes from the trial
-    line = "" if lever.tried else lever.line
-    words = _clauses(said, saves)
-    if line and line not in said:
-        # an edit can be several sentences, so its place goes first
-        place = f"at {line}, {saves}" if saves else f"at {line}"
-        words = _clauses(place, said)
-    if lever.kind in OF_PROGRAM:
-        return Sentence.edit(f"{words}; then rehearse")
-    return Sentence.todo(f"{words}; then measure again")
+    if lever.kind not in OF_PROGRAM:
+        return Sentence.todo(f"{_clauses(said, saves)}; then measure again")
+    # the verdict goes first, because an edit can be several sentences
+    where = lever.line or "the program"
+    gains = f" to save {share}" if saves else ""
+    end = ":" if lever.code else ""
+    words = f"{where}{gains}, then rehearse. {said[:1].upper()}{said[1:]}{end}"
+    return Sentence.edit(words, code=lever.code)
 
 
 def _clauses(*said: str) -> str:
@@ -233,6 +232,8 @@ def _most(item: Opportunity) -> str:
     name = cut(last_scope, SCOPE_WIDTH)
     if name in item.why:
         return ""
+    if item.kind is OpportunityKind.SLOW_STEPS:  # the finding has times of slow steps
+        return f", most of it {name} ({figures.time(first.us)} of the mean step)"
     return f", most in {name} ({figures.time(first.us)})"
 
 
@@ -276,7 +277,21 @@ def _base(account: Account) -> str:
         return base
     together = share_words(account, account.together_us)
     doubt = " if they add" if account.only_if_added else ""
-    return f"{base}; together {together}{doubt}"
+    also = _also_counted(account, found)
+    return f"{base}; together {together}{doubt}{also}"
+
+
+def _also_counted(account: Account, rows: Sequence[Opportunity]) -> str:
+    """Say how many opportunities the sum counts that a screen does not list; empty: none."""
+    shown = rows[:MOST_ACTIONS]
+    left = [
+        item
+        for item in chosen(account.opportunities)
+        if item.known_saving_us > 0 and item not in shown
+    ]
+    if not left:
+        return ""
+    return f", with {many(len(left), 'smaller saving')} of --section opportunities"
 
 
 def timed_note(account: Account, *, is_base: bool) -> str:
@@ -365,6 +380,8 @@ def _parts(account: Account) -> Iterator[Part]:
             saves = f": saves {saving_of(account, item)}, {item.basis}"
         yield Prose(f"{number}. {item.title}{saves}", tone="head")
         yield Prose(_sentences(item, instead.get(item.kind)))
+        if item.code:
+            yield Prose(item.code, code=True)
         places = item.where[:PLACES]
         finds = [place.instruction for place in places]
         yield table(PLACE, map(_place, places), finds=finds)
@@ -413,6 +430,7 @@ class ListedOpportunity(Document):
     title: str
     why: str
     edit: str
+    code: str  # code to paste, which `edit` calls "this"; empty: there is none
     tried: str  # the result of trying the edit; empty: not tried
     not_tried: str  # why `advise` could not try it; empty: unknown
     # comes before all savings: the figures of the step do not include what it saves

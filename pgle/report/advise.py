@@ -11,7 +11,7 @@ from pgle.costs.profile.value import costs_are
 from pgle.errors import many, some
 from pgle.next import Commands, Sentence, to_way
 from pgle.report import account, charts
-from pgle.report.account import AccountDocument
+from pgle.report.account import AccountDocument, lowered
 from pgle.report.next_steps import way_in_run
 from pgle.report.page import figures
 from pgle.report.page.figures import Unit
@@ -35,8 +35,8 @@ from pgle.report.text import Document, flat, live, near, phases
 from pgle.report.timeline import PARTS, colored_parts
 from pgle.run.advise import Advised, OnAttempt
 from pgle.run.alternative_steps import Tried
-from pgle.run.alternatives import OF_COMMAND, ROUNDING, Alternative, Kind
-from pgle.run.attempts import LONGEST, Attempt, place_of_edit
+from pgle.run.alternatives import BY_HAND, OF_COMMAND, ROUNDING, Alternative, Kind
+from pgle.run.attempts import Attempt, place_of_edit
 from pgle.run.capture.captured import STEP_REMEDY, ComparedValues
 from pgle.run.compiler.compile import OnPhase
 from pgle.run.untried import OVER_BUDGET, TRIED_BY, Untried
@@ -54,8 +54,8 @@ IN_TURN = (
 )
 
 IN_EDITS = (
-    "… stands for the arguments that are there; one of the same name is replaced. jnp is "
-    "jax.numpy; functools is Python's."
+    "Each block of code can be pasted. … stands for the arguments that are there; one of the same "
+    "name is replaced. jnp is jax.numpy; functools is Python's."
 )
 
 
@@ -298,7 +298,7 @@ def _at(item: Attempt) -> str:
     if len(item.changes) != 1 or item.changes[0].kind in AT_START:
         return ""
     where = item.changes[0].where
-    return f", {where}" if where else ""
+    return f", {where}" if where not in ("", BY_HAND) else ""
 
 
 def _notes(found: Advised) -> Iterator[str]:
@@ -406,26 +406,32 @@ def _actions(found: Advised) -> tuple[Advice, ...]:
             before = made
             if made.work != 1:
                 doubts.append(f"of {FOR_EACH}")
+        if change.how:
+            doubts.append(lowered(change.how))
         if change.limit:
             doubts.append(change.limit)
         alone = known.get((change,))
         is_compared = alone is not None and alone.are_values_compared
         if change.kind != Kind.FLAGS and not is_compared:
             doubts.append(NOT_COMPARED)
-        edits.append(Advice(_written(change), saves, "; ".join(doubts)))
+        why = "; ".join(doubts)
+        edits.append(Advice(_written(change), saves, why, code=_code(change)))
     return (*first, *edits)
 
 
 def _written(change: Alternative) -> str:
     """Tell the user what to write, and where."""
-    return f"Write {_short(change)} {place_of_edit(change)}"
+    what = change.edit if change.is_in_words else change.name
+    return f"Write {what} {place_of_edit(change)}"
 
 
-def _short(change: Alternative) -> str:
-    """What to write, or where the page has it: several lines do not fit on a screen."""
-    if len(change.edit) <= LONGEST:
-        return change.edit
-    return f"{change.name} as --section edits has it"
+def _code(change: Alternative) -> str:
+    """Return what the user pastes: into the program, or into the shell for flags; empty if the edit
+    is words.
+    """
+    if change.kind is Kind.FLAGS:
+        return f'export XLA_FLAGS="$XLA_FLAGS {change.edit}"'
+    return "" if change.is_in_words else change.edit
 
 
 def _saving_after(item: Attempt, before: Attempt | None) -> Saving | None:
@@ -476,9 +482,15 @@ def _edits(found: Advised) -> Iterator[Part]:
             continue
         head = f"{change.name} {place_of_edit(change)}: {item.verdict}"
         yield Prose(head, tone="head")
-        yield Prose(change.edit, code=not change.is_in_words)
+        if item.tried is None:  # nobody knows whether the code works in this program
+            yield Prose(account.sentence(item.why))
+            continue
+        if change.how:
+            yield Prose(f"{change.how}:")
+        code = _code(change)
+        yield Prose(code or change.edit, code=bool(code))
         if change.limit:
-            yield Prose(change.limit)
+            yield Prose(account.sentence(change.limit))
 
 
 def commands(found: Advised) -> Commands:
@@ -505,9 +517,10 @@ def commands(found: Advised) -> Commands:
     if likely is not None:
         edits = " and ".join(map(_written, likely.changes))
         words = f"{edits}: whether that helps, only a measurement tells"
+        code = "\n".join(filter(None, map(_code, likely.changes)))
         if found.measure is None:
-            return (Sentence.edit(words),)
-        return (Sentence.edit(f"{words}: ", found.measure),)
+            return (Sentence.edit(words, code=code),)
+        return (Sentence.edit(f"{words}: ", found.measure, code=code),)
     if found.open is not None:
         how = found.open.how.rstrip(".")
         return (Sentence.edit(f"{how}; then rehearse again"),)
@@ -559,7 +572,10 @@ class TriedChange(Document):
     kind: str
     where: str
     value: str
-    edit: str
+    edit: str  # code to paste
+    how: (
+        str  # where the code goes, and what its names mean; empty: it replaces the call
+    )
     library: str  # file of an installed library that makes the call; empty: no library
     limit: str  # when it holds, or what it may cost other models or data
 
@@ -699,7 +715,7 @@ def _alternatives(changes: Sequence[Alternative]) -> Alternatives:
     return Alternatives(
         kind=" + ".join(change.kind for change in changes),
         where=" + ".join(change.where for change in changes),
-        edit="; ".join(change.edit for change in changes),
+        edit="\n".join(change.edit for change in changes),
         changes=tuple(map(TriedChange.of_value, changes)),
     )
 

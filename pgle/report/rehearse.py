@@ -172,7 +172,7 @@ def headline(result: Rehearsal) -> tuple[str, Tone]:
     if result.request.no_step:
         return "Cannot tell: no training step was found", "bad"
     if result.lower_bound_why:
-        return f"Cannot tell: {shown(result.lower_bound_why)}", "warn"
+        return _of_bound(result), "warn"
     if not result.holds:
         used = str(result.verdict.verdict).replace("-", " ")
         return f"Cannot tell: XLA's use of the profile is '{used}'", "bad"
@@ -187,6 +187,20 @@ def headline(result: Rehearsal) -> tuple[str, Tone]:
         what, _, _ = depends.partition(":")
         words = f"{words}. {what}"
     return words, tone
+
+
+def _of_bound(result: Rehearsal) -> str:
+    """Say why the step is unknown; and what an edit saves of its known part, as a time, since a
+    share of a lower bound would be too large.
+    """
+    unknown = f"Cannot tell: {shown(result.lower_bound_why)}"
+    lever = result.account.lever
+    if lever is None or lever.comes_first or lever.expected_us is None:
+        return unknown
+    saves = f"saves {figures.time(lever.expected_us)} a step, {lever.basis}"
+    return (
+        f"{lever.title}: {saves}; the whole step is unknown: {result.lower_bound_why}"
+    )
 
 
 def profile_words(result: Rehearsal) -> str:

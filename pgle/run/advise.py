@@ -38,6 +38,7 @@ from pgle.run.alternative_steps import (
     flags_of,
 )
 from pgle.run.alternatives import (
+    BY_HAND,
     EXPLICIT,
     EXPLICIT_AXES,
     OF_COMMAND,
@@ -178,7 +179,8 @@ class Advised:
 
 def placed(change: Alternative) -> str:
     """A change, with its place if it has one."""
-    return f"{change.name}, {change.where}" if change.where else change.name
+    is_known = change.where not in ("", BY_HAND)
+    return f"{change.name}, {change.where}" if is_known else change.name
 
 
 OnAttempt = Callable[[str, int, int], None]

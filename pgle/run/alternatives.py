@@ -18,7 +18,20 @@ from pgle.account.levers.algorithms import WITH_AXES
 from pgle.errors import many, some
 from pgle.files import read_bytes
 from pgle.run.capture.captured import CallSite, module_name, partitioned
-from pgle.run.libraries import ROUNDED, call_of, edit_of, is_in_words
+from pgle.run.edits import (
+    ATTENTION_HOW,
+    CAST_HOW,
+    CHUNKS,
+    CHUNKS_HOW,
+    IN_BF16,
+    IN_CHUNKS,
+    LOOKUPS,
+    OF_MESH,
+    in_several_places,
+    lookup_edit,
+    lookup_how,
+)
+from pgle.run.libraries import ROUNDED, call_of, edit_of, in_library, is_in_words
 from pgle.run.step_arguments import WholeBatch, state_of, whole_batch
 from pgle.run.trainers import decided_by, settings_of
 from pgle.xla.vendors import NVIDIA, Vendor
@@ -59,20 +72,15 @@ _AS_HALVED = (
 CAST = "bfloat16"
 """The type that a loss computes in if what it takes is cast (`pgle_hook/casts.py`)."""
 
-IN_BF16 = (
-    "cast = lambda tree: jax.tree.map(lambda a: a.astype(jnp.bfloat16) "
-    'if getattr(a, "dtype", None) == jnp.float32 else a, tree)'
-    "  # and cast(…) of parameters and data where the loss begins, "
-    ".astype(jnp.float32) of the loss that it returns"
-)
-"""What the user writes to compute a loss in bf16; gradients and the optimizer stay in f32."""
-
 NO_LOOP = "all iterations are written out, which does not carry over to more of them"
 SPREADS = "a NaN in the gradient of one row reaches every row"
 STILL_READ = "only if nothing reads the old state after the call"
 
 BY_HAND = "by hand"
 """Replaces a call site: the program's own operations, wherever it writes them."""
+
+TREE = "tree"
+"""The form of a scan's carry that is no single array."""
 
 EXPLICIT = "explicit"
 """Replaces a setting of a scan or of a step: the mesh has explicit axes."""
@@ -152,63 +160,6 @@ LEAST_ROWS = 1024  # as in `pgle_hook/lookups.py`
 MOST_ONE_HOT = 1 << 18  # most rows of a table, as there
 LEAST_WORDS = 4096  # as in `pgle_hook/chunks.py`
 
-CHUNKS = 8
-"""Number of chunks of tokens. Only one chunk's logits exist at a time: 1,024 of 8,192 tokens."""
-
-LOOKUPS = {
-    "one_hot": (
-        'lambda kept, g: (jnp.einsum("...v,...d->vd", '
-        "jax.nn.one_hot(kept[1], len(kept[0]), dtype=g.dtype), "
-        "jnp.where((kept[1] == jnp.clip(kept[1], 0, len(kept[0]) - 1))[..., None], g, 0)"
-        "), None)"
-    ),
-    "sorted": (
-        "lambda kept, g: (jax.ops.segment_sum("
-        "g.reshape(-1, g.shape[-1])[jnp.argsort(kept[1].ravel())], "
-        "jnp.sort(kept[1].ravel()), len(kept[0]), indices_are_sorted=True), None)"
-    ),
-}
-"""Code for a lookup's gradient, with the table, the rows' indices and `g`."""
-
-
-def lookup_edit(
-    how: str,
-    call: str = "table[ids]",
-    places: str = "jnp.where(ids < 0, ids + len(table), ids)",
-) -> str:
-    """Return the text that replaces a lookup: a function `lookup(table, ids)`.
-
-    Args:
-        how: a key of `LOOKUPS`.
-        call: the lookup as the program has it, with its mode.
-        places: code for the rows that it takes, from int32 ids. Rows out of bounds get no gradient.
-    """
-    kept = f"(table, (lambda ids: {places})(jnp.int32(ids)))"
-    return (
-        f"lookup = jax.custom_vjp(lambda table, ids: {call}); "
-        f"lookup.defvjp(lambda table, ids: ({call}, {kept}), {LOOKUPS[how]})"
-        f"  # and lookup(table, ids) in place of {call}"
-    )
-
-
-IN_CHUNKS = (
-    "axis = labels.ndim - 1; at = max(axis, 1); "
-    f"sizes = ({CHUNKS}, -1) if axis else (-1, {CHUNKS}); "
-    "last = lambda a: jax.lax.slice_in_dim(a, -1, None, axis=axis); "
-    "whole = lambda a: "
-    f"jnp.concatenate([a, *[last(a)] * (-a.shape[axis] % {CHUNKS})], axis); "
-    "split = lambda a: jnp.moveaxis(whole(a)"
-    ".reshape(*a.shape[:axis], *sizes, *a.shape[axis + 1 :]), at, 0); "
-    "losses = jax.lax.map(jax.checkpoint(lambda part: losses_of(*part)), "
-    "(split(x), split(labels))); "
-    "losses = jnp.moveaxis(losses, 0, at).reshape(*labels.shape[:axis], -1)"
-    "[..., : labels.shape[axis]]"
-)
-"""Text that replaces `losses_of(x, labels)`, the losses of all tokens. It cuts the last axis of the
-labels. If that is the only axis, each chunk takes every eighth token, so that devices keep their
-own.
-"""
-
 
 class Kind(StrEnum):
     """The part of a program that an alternative changes."""
@@ -256,12 +207,14 @@ class Alternative:
     kind: Kind
     where: str  # ``train.py:41``; empty: unknown
     value: str  # the new setting
-    edit: str  # text for the user to write
+    edit: str  # code for the user to paste, or words if `is_in_words`
     rounds: bool = False  # whether words of a command change rounding
     made_at: str = ""  # what the hook gets instead of `where`; empty: `where`
     #: a clause: when the change holds, or its cost for other models or data
     limit: str = ""
     library: str = ""  # file of an installed library that makes the call
+    # a sentence: where the code goes, and what its names mean; empty: it replaces the call
+    how: str = ""
     # what the text of the module divides; the hook does nothing for it
     batch: WholeBatch | None = None
 
@@ -279,6 +232,11 @@ class Alternative:
         """Whether the edit is words, and nothing to paste."""
         return is_in_words(self.kind, self.library)
 
+    @property
+    def what(self) -> str:
+        """The object of the sentence that tells the user to write it."""
+        return self.edit if self.is_in_words else "this"
+
     def at(self, sites: Sequence[CallSite]) -> Alternative:
         """Return the alternative with the place where it was found, if it was made in all possible
         places.
@@ -295,14 +253,13 @@ class Alternative:
             places += [] if site.where in places else [site.where]
         where = ", ".join(dict.fromkeys(site.where for site in found))
         notes = dict.fromkeys(site.note for site in found if not site.library)
-        written = list(edits)
-        if len(edits) > 1:
-            written = [f"{edit} in {', '.join(at)}" for edit, at in edits.items()]
+        hows = dict.fromkeys(filter(None, map(self._how_at, found)))
         limits = dict.fromkeys((self.limit, *_in_several_ways(edits), *notes))
         return replace(
             self,
             where=where,
-            edit="; ".join(written),
+            edit=in_several_places(edits),
+            how="; ".join(hows),
             made_at=BY_HAND,
             limit="; ".join(filter(None, limits)),
             library=found[0].library,
@@ -313,6 +270,15 @@ class Alternative:
         if self.kind == Kind.LOOKUP and site.call:
             return lookup_edit(self.value, site.call, site.options)
         return site.call or self.edit
+
+    def _how_at(self, site: CallSite) -> str:
+        """Say where the code goes that replaces what was found at a site."""
+        if self.kind == Kind.ATTENTION and site.library:
+            return ""
+        how = self.how
+        if self.kind == Kind.LOOKUP and site.call:
+            how = lookup_how(site.call)
+        return ". ".join(filter(None, (how, in_library(site))))
 
     @property
     def switch(self) -> Mapping[str, str]:
@@ -464,9 +430,22 @@ def _shardings(program: Written) -> Iterator[Alternative]:
         return
     for site in program.of(Kind.SHARDING):
         if site.now != EXPLICIT:
-            divided = f"x = jax.lax.with_sharding_constraint(x, {site.options})"
-            edit = f"{divided} first in the body of the scan with carry x"
-            yield Alternative(Kind.SHARDING, site.where, site.now, edit)
+            carry = site.call or "x"
+            edit = f"{carry} = {_divided_carry(site, carry)}"
+            how = f"Write this first in the body of the scan: {carry} is its carry"
+            if "mesh" in site.options:
+                how = f"{how}, {OF_MESH}"
+            yield Alternative(Kind.SHARDING, site.where, site.now, edit, how=how)
+
+
+def _divided_carry(site: CallSite, carry: str) -> str:
+    """Return the code that divides a scan's carry, which is an array or holds some."""
+    constrain = "jax.lax.with_sharding_constraint"
+    if site.form != TREE:
+        return f"{constrain}({carry}, {site.options})"
+    is_activation = f"jnp.ndim(a) > 1 and len(a) == {site.length}"
+    divided = f"{constrain}(a, {site.options}) if {is_activation} else a"
+    return f"jax.tree.map(lambda a: {divided}, {carry})"
 
 
 def _batches(program: Written) -> Iterator[Alternative]:
@@ -476,12 +455,12 @@ def _batches(program: Written) -> Iterator[Alternative]:
         return
     compiled_at = program.jitted(program.function)
     where = "" if compiled_at is None else compiled_at.where
-    edit = f"{batch.edit} first in {program.function}"
     yield Alternative(
         Kind.SHARDING,
         where or program.function,
         f"batch {batch.spec}",
-        edit,
+        batch.edit,
+        how=f"Write this first in {program.function}: {OF_MESH}",
         limit=PLACED,
         batch=batch,
     )
@@ -501,12 +480,17 @@ def _attentions(program: Written) -> Iterator[Alternative]:
     usual = f'jax.nn.dot_product_attention(…, implementation="{how}")'
     sites = {site.where: site for site in program.of(Kind.ATTENTION)}
     for where in _unfused(program):
-        edit = edit_of(sites[where], how, usual) if where in sites else usual
-        yield Alternative(Kind.ATTENTION, where, how, edit)
+        if where in sites:
+            edit = edit_of(sites[where], how, usual)
+            yield Alternative(Kind.ATTENTION, where, how, edit)
+        else:
+            yield Alternative(Kind.ATTENTION, where, how, usual, how=ATTENTION_HOW)
     fused = (how, BY_HAND)
     if how == NVIDIA.fused_attention and _may_attend_by_hand(program, fused, _IN_F32):
         limit = "compare the loss: attention keeps 7 bits of f32"
-        yield Alternative(Kind.ATTENTION, BY_HAND, ROUNDED, usual, limit=limit)
+        yield Alternative(
+            Kind.ATTENTION, BY_HAND, ROUNDED, usual, limit=limit, how=ATTENTION_HOW
+        )
 
 
 def _unfused(program: Written) -> Iterator[str]:
@@ -527,7 +511,9 @@ def _lookups(program: Written) -> Iterator[Alternative]:
         if any(LEAST_ROWS <= rows <= most_rows for rows in tables):
             limit = SPREADS if is_product else ""
             edit = lookup_edit(how)
-            yield Alternative(Kind.LOOKUP, BY_HAND, how, edit, limit=limit)
+            yield Alternative(
+                Kind.LOOKUP, BY_HAND, how, edit, limit=limit, how=lookup_how()
+            )
 
 
 def _losses(program: Written) -> Iterator[Alternative]:
@@ -535,7 +521,7 @@ def _losses(program: Written) -> Iterator[Alternative]:
     words = set(map(int, itertools.chain.from_iterable(pairs)))
     words.intersection_update(map(int, _POWERS.findall(program.text)))
     if max(words, default=0) >= LEAST_WORDS:
-        yield Alternative(Kind.LOSS, BY_HAND, str(CHUNKS), IN_CHUNKS)
+        yield Alternative(Kind.LOSS, BY_HAND, str(CHUNKS), IN_CHUNKS, how=CHUNKS_HOW)
 
 
 def _may_attend_by_hand(
@@ -630,20 +616,21 @@ def _has_mostly(program: Written, wanted: re.Pattern[str]) -> bool:
 def _casts(program: Written) -> Iterator[Alternative]:
     if _has_mostly(program, _CAN_BE_CAST):
         limit = "compare the loss: all of it keeps 7 bits of f32"
-        yield Alternative(Kind.CAST, BY_HAND, CAST, IN_BF16, limit=limit)
+        yield Alternative(Kind.CAST, BY_HAND, CAST, IN_BF16, limit=limit, how=CAST_HOW)
 
 
 def _with_precision(program: Written, value: str) -> Alternative:
     """Set the default precision of products, wherever the program sets it."""
     usual = f'jax.config.update("jax_default_matmul_precision", "{value}")'
-    edits: dict[str, str] = {}
+    edits: dict[str, list[str]] = {}
+    places: dict[str, None] = {}
     for site in program.sites:
-        if site.kind == Kind.PRECISION and site.where:
-            edits[site.where] = f'{site.call}("{value}")' if site.call else usual
-    written = list(dict.fromkeys(edits.values())) or [usual]
-    if len(written) > 1:
-        written = [f"{edit} in {where}" for where, edit in edits.items()]
-    return Alternative(Kind.PRECISION, ", ".join(edits), value, "; ".join(written))
+        if site.kind == Kind.PRECISION and site.where and site.where not in places:
+            edit = f'{site.call}("{value}")' if site.call else usual
+            edits.setdefault(edit, []).append(site.where)
+            places[site.where] = None
+    edit = in_several_places(edits) if edits else usual
+    return Alternative(Kind.PRECISION, ", ".join(places), value, edit)
 
 
 def _donations(program: Written) -> Iterator[Alternative]:
@@ -656,8 +643,10 @@ def _donations(program: Written) -> Iterator[Alternative]:
     listed = ", ".join(f'"{name}"' for name in every)
     donated = f"donate_argnames=[{listed}]"
     edit = call_of(compiled_at, "jax.jit", donated)
+    how = ""
     if not compiled_at.where:
-        edit = f"{donated} in the call that compiles {function}"
+        edit = donated
+        how = f"Pass this to the call that compiles {function}"
     limit = STILL_READ
     if compiled_at.options:
         limit = f"{limit}; in place of what it donates now"
@@ -669,6 +658,7 @@ def _donations(program: Written) -> Iterator[Alternative]:
         edit,
         made_at=function,
         limit=limit,
+        how=how,
     )
 
 

@@ -10,15 +10,13 @@ from pgle.account.parts_and_bounds import parts_of
 from pgle.account.value import Shown, StepPart, Trial
 from pgle.errors import as_change, cut
 from pgle.run.alternative_steps import MOST_SAID, Tried
-from pgle.run.alternatives import OF_COMMAND, Alternative, Kind
+from pgle.run.alternatives import BY_HAND, OF_COMMAND, Alternative, Kind
 from pgle.run.capture.captured import ComparedValues
 from pgle.run.untried import TRIED_BY, combinations_of
 from pgle.schedule.control import Controlled
 from pgle.schedule.predict import Gain
 from pgle.schedule.verdict import Verdict
 from pgle.worth import is_worth
-
-LONGEST = 240  # longest edit in characters that a screen has room for
 
 
 @dataclass(frozen=True)
@@ -129,9 +127,8 @@ def _trial_of(best: Attempt, base: Tried) -> Trial:
     if part is not StepPart.COMPUTE:
         found = replace(found, words=f"{words}; most of it is {part}")
     at = place_of_edit(edit)
-    written = f"Write {edit.edit} {at}"
-    if len(edit.edit) > LONGEST:
-        written = f"Write {edit.name} {at} as --section edits of pgle advise has it"
+    code = "" if edit.is_in_words else edit.edit
+    written = edit.how or f"Write {edit.what} {at}"
     if edit.limit:
         written = f"{written} ({edit.limit})"
     source = "" if edit.kind in OF_COMMAND else edit.where
@@ -139,6 +136,7 @@ def _trial_of(best: Attempt, base: Tried) -> Trial:
         found,
         title=f"Write {edit.name} {at}",
         edit=written,
+        code=code,
         source=source,
         part=part,
     )
@@ -163,6 +161,8 @@ def place_of_edit(change: Alternative) -> str:
         return "in XLA_FLAGS"
     if not change.where:
         return "where the program begins"
+    if change.where == BY_HAND:
+        return "in the loss"
     if change.library.startswith("flax/nnx/") and "attention_fn=" in change.edit:
         return f"where the module is made that {place_of(change)} calls"
     return f"in {place_of(change)}"

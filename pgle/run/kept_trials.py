@@ -26,7 +26,7 @@ from pgle.run.rehearse_program import (
 )
 from pgle.xla.targets import load_target
 
-FORMAT = 5  # format 4 did not tell which trials are open
+FORMAT = 6  # format 5 had code within the words of an edit
 _What = Trial | Refused | Budget
 MOST_BYTES = 1 << 16  # size limit of a valid file; a larger file is damaged
 

@@ -19,6 +19,9 @@ _ROUNDED = (
 ROUNDED = "cudnn in bf16"
 """Attention on f32 arrays, rounded to bf16 for the fused call (`pgle_hook/alternatives.py`)."""
 
+DEFINED = frozenset(("lookup", "loss", "cast"))
+"""Kinds whose edit defines functions, which can be pasted wherever they are called."""
+
 _POLICY = "policy=jax.checkpoint_policies.{value}"
 _UNROLL = "unroll={value}"
 _IN_EQUINOX = (
@@ -114,9 +117,9 @@ def edit_of(site: CallSite, value: str, usual: str) -> str:
         is_in_library = site.library.startswith(call.files)
         if site.kind == call.kind and is_in_library and is_called:
             return call.written(site, value)
-    if not site.library:
+    if not site.library or site.kind in DEFINED:
         return usual
-    name = site.library.partition("/")[0]
+    name = _name_of(site.library)
     if site.kind == "attention":
         return f"{_OWN_ATTENTION} in place of {name}'s attention, {_SAME_MODEL}"
     return f"your own copy of {name}'s function, with {usual} in it"
@@ -136,4 +139,16 @@ def is_in_words(kind: str, library: str) -> bool:
         library: the library's file; empty: the program makes the call.
     """
     known = [call.files for call in CALLS if call.kind == kind]
-    return bool(library) and not library.startswith(tuple(known))
+    is_known = library.startswith(tuple(known))
+    return bool(library) and kind not in DEFINED and not is_known
+
+
+def in_library(site: CallSite) -> str:
+    """Say where new functions go if a library does what they replace; empty: the program does."""
+    if not site.library or site.kind not in DEFINED:
+        return ""
+    return f"{_name_of(site.library)} does it in {site.library}: use your own copy of that function"
+
+
+def _name_of(library: str) -> str:
+    return library.partition("/")[0]

@@ -180,7 +180,7 @@ class WholeBatch:
     @property
     def edit(self) -> str:
         """What a user writes first in the step, where ``mesh`` is the mesh of the weights."""
-        return "; ".join(map(self._edit_of, self.holders))
+        return "\n".join(map(self._edit_of, self.holders))
 
     def _edit_of(self, holder: Holder) -> str:
         name, axis = holder.name, holder.axis

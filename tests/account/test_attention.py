@@ -82,7 +82,7 @@ def test_attention_in_four_kernels_is_replaced_by_one() -> None:
     operations = 2 * 48 * 2048**2 * 64
     assert 2400 - found.least_us == pytest.approx(operations / (0.5 * 312e6))
     assert 2400 - found.most_us == pytest.approx(operations / (0.73 * 312e6))
-    assert "is_causal=True" in found.edit
+    assert "is_causal=True" in found.code
     assert found.where[0].instruction == "p"
 
 
@@ -136,7 +136,7 @@ def test_a_mask_that_compares_segments_leaves_all_the_work() -> None:
     assert segments is not None
     assert causal is not None
     assert 2400 - segments.most_us == pytest.approx(2 * (2400 - causal.most_us))
-    assert "is_causal" not in segments.edit
+    assert "is_causal" not in segments.code
 
 
 SEEN = "  seen = pred[2048,2048] compare(row, column), direction=GE\n"
@@ -207,10 +207,10 @@ def test_a_mask_of_earlier_keys_is_not_causal() -> None:
     assert later is not None
     assert causal is not None
     assert same is not None
-    assert "is_causal" not in later.edit
-    assert "mask=mask" in later.edit
+    assert "is_causal" not in later.code
+    assert "mask=mask" in later.code
     assert 2400 - later.most_us == pytest.approx(2 * (2400 - causal.most_us))
-    assert (same.edit, same.most_us) == (causal.edit, causal.most_us)
+    assert (same.code, same.most_us) == (causal.code, causal.most_us)
 
 
 def test_a_mask_that_hides_where_it_is_true_is_read_so() -> None:
@@ -220,7 +220,7 @@ def test_a_mask_that_hides_where_it_is_true_is_read_so() -> None:
     causal = attention(priced(ATTENTION, KERNELS))
     assert found is not None
     assert causal is not None
-    assert (found.edit, found.most_us) == (causal.edit, causal.most_us)
+    assert (found.code, found.most_us) == (causal.code, causal.most_us)
 
 
 PADDED = """masked { product = f32[48,2048,2048] parameter(0)
@@ -244,7 +244,7 @@ CAUSAL_AND_PADDING: Case = (
         "broadcast(seen)": "broadcast(both)",
         "fusion(qk)": "fusion(qk, padding)",
     },
-    ("(q, k, v, mask=mask, scale=scale, impl", ", is_causal=True if"),
+    ("(q, k, v, mask=mask, scale=scale, impl", "Add is_causal=True if"),
 )
 BIAS: Case = (
     {
@@ -297,7 +297,8 @@ def test_an_edit_names_what_the_program_does_to_its_scores(case: str) -> None:
     )
     found = attention(priced(text.replace("  qk = f32", given), KERNELS))
     assert found is not None
-    assert [words for words in said if words not in found.edit] == []
+    written = f"{found.edit} {found.code}"
+    assert [words for words in said if words not in written] == []
     assert ("without its dropout" in found.title) == (case == "dropout")
     assert ("dropout" in found.edit) == (case == "dropout")
 

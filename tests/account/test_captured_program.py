@@ -37,7 +37,7 @@ def test_a_step_on_some_of_the_devices_leads_to_the_others() -> None:
     assert tone == "warn"
     assert [str(item.saves) for item in actions(found)] == ["at most 87.5 %", "50.0 %"]
     assert next_move(Known(account=found)) is Move.EDIT
-    assert "Mesh(jax.devices()" in str(end_words(Known(account=found)))
+    assert "Mesh(jax.devices()" in end_words(Known(account=found)).code
 
 
 def test_a_step_on_all_devices_that_were_asked_for_has_no_such_lever() -> None:
@@ -53,7 +53,8 @@ def test_a_step_that_is_compiled_each_time_is_compiled_once_first() -> None:
         OpportunityKind.ATTENTION,
     ]
     assert actions(found)[0].saves is None
-    assert str(end_words(Known(account=found))) == "Pass lr as an array; then rehearse"
+    words = "the program, then rehearse. Pass lr as an array"
+    assert str(end_words(Known(account=found))) == words
 
 
 def test_a_second_compilation_in_the_second_step_is_no_lever() -> None:

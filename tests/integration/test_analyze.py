@@ -75,8 +75,8 @@ def test_the_text_fits_80_columns_and_ends_in_what_to_do(
     last = next(line for line in reversed(lines) if line.startswith(ends))
     said = " ".join(lines[lines.index(last) :])
     if HLO[0] in inputs:
-        assert said.startswith("Now edit: at base_ops.py:42, saves ")
-        assert "Call jax.nn.dot_product_attention(" in said
+        assert said.startswith("Now edit: base_ops.py:42 to save ")
+        assert "  jax.nn.dot_product_attention(" in said
     else:
         assert "--hlo=testdata/pax_fsdp4/proc0/dump" in said
 

@@ -122,9 +122,9 @@ def test_a_module_that_is_not_scheduled_is_sent_to_the_compiler(
 def test_the_answer_ends_in_what_to_do_next(capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["predict", str(PAX / "proc0" / "dump"), "--target", "a100"]) == 0
     lines = capsys.readouterr().out.splitlines()
-    assert any(line.startswith("Now edit: at base_ops.py:42, saves ") for line in lines)
+    assert any(line.startswith("Now edit: base_ops.py:42 to save ") for line in lines)
     document = predicted(capsys, PAX / "proc0" / "dump", "--target", "a100")
-    assert "Call jax.nn.dot_product_attention(" in document["next"]
+    assert "jax.nn.dot_product_attention(" in document["next"]
 
 
 @pytest.mark.parametrize(

@@ -108,8 +108,8 @@ def test_the_document_has_the_numbers_of_the_screen() -> None:
 def test_an_edit_of_the_program_is_the_end_of_the_way() -> None:
     words = end_words(Known(account=account(ATTENTION)))
     assert str(words) == (
-        "write jax.nn.dot_product_attention(..., implementation='cudnn'): saves 31.0 %; "
-        "then rehearse"
+        "the program to save 31.0 %, then rehearse. "
+        "Write jax.nn.dot_product_attention(..., implementation='cudnn')"
     )
 
 
@@ -137,11 +137,12 @@ def test_a_place_that_the_finding_names_is_not_named_twice() -> None:
 
 
 def test_an_edit_of_the_program_ends_with_what_to_write() -> None:
-    edit = "Call jax.nn.dot_product_attention(q, k, v)."
-    attention = opportunity(OpportunityKind.ATTENTION, 0.31, edit=edit)
+    code = "jax.nn.dot_product_attention(q, k, v)"
+    kind = OpportunityKind.ATTENTION
+    attention = opportunity(kind, 0.31, edit="Write this.", code=code)
     found = to_way([end_words(Known(account=account(attention)))])
-    assert found.end == "Now edit"
-    assert found.done.startswith(edit.rstrip("."))
+    words = "the program to save 31.0 %, then rehearse. Write this:"
+    assert (found.end, found.done, found.code) == ("Now edit", words, code)
 
 
 def test_what_is_no_edit_of_the_program_is_to_do() -> None:
@@ -156,7 +157,21 @@ def test_an_edit_begins_with_its_place() -> None:
     kind = OpportunityKind.ATTENTION
     known = account(opportunity(kind, 0.31, where=where, edit="Fuse it. Stop."))
     words = str(end_words(Known(account=known)))
-    assert words == "at train.py:41, saves 31.0 %: Fuse it. Stop; then rehearse"
+    assert words == "train.py:41 to save 31.0 %, then rehearse. Fuse it. Stop"
+
+
+def test_a_sum_counts_savings_that_no_row_shows_and_says_so() -> None:
+    small = opportunity(OpportunityKind.INPUT, 0.001)
+    found = note(account(ATTENTION, small))
+    assert found.endswith(", with 1 smaller saving of --section opportunities.")
+
+
+def test_slow_steps_name_the_part_as_a_time_of_the_mean_step() -> None:
+    where = (Place("between steps", 5700.0), Place("compute", 1.0))
+    why = "1 of 6 steps longer than the others, execution 3 by 33 ms"
+    found = opportunity(OpportunityKind.SLOW_STEPS, 0.07, where=where, why=why)
+    (row,) = actions(account(found))
+    assert row.why == f"{why}, most of it between steps (5.70 ms of the mean step)"
 
 
 def test_nothing_left_is_done() -> None:

@@ -12,7 +12,7 @@ from accounts import account, opportunity
 
 from pgle.account.captured_program import CapturedFacts, opportunities_of
 from pgle.account.value import OpportunityKind, Trial
-from pgle.next import Next, Sentence
+from pgle.next import Next, Sentence, to_way
 from pgle.report.advise import _actions, _at, _left, _notes, _table, commands, headline
 from pgle.report.next_steps import way_in_run
 from pgle.report.page.value import as_cell
@@ -54,7 +54,9 @@ def test_devices_that_do_nothing_lead_before_what_was_tried() -> None:
     words, _ = headline(found)
     assert words == "Use all 8 GPUs: the step runs on 4 of the 8 that were asked for"
     assert [item.title for item in _actions(found)] == ["Use all 8 GPUs"]
-    assert str(commands(found)[0]).startswith("Divide the batch: mesh = Mesh(")
+    (end,) = commands(found)
+    assert str(end).startswith("the program, then rehearse. Write this before the loop")
+    assert "mesh = Mesh(" in to_way([end]).code
 
 
 def test_a_gain_has_its_range() -> None:
@@ -153,8 +155,9 @@ def test_an_unsure_gain_in_both_compilations_is_open_and_not_nothing() -> None:
         f"33.9 % (−2.0 … 50.0 %): {turns}"
     )
     (end,) = commands(found)
-    words = "Write cast(x) in a.py:1: whether that helps, only a measurement tells"
+    words = "Write precision bfloat16 in a.py:1: whether that helps, only a measurement"
     assert str(end).startswith(words)
+    assert to_way([end]).code == "cast(x)"
 
 
 def test_a_larger_opportunity_that_nobody_tried_leads_before_an_unsure_gain() -> None:

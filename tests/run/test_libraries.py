@@ -57,7 +57,7 @@ def test_attention_by_hand_in_a_library_is_edited_where_the_library_is_called() 
     other = CallSite("attention", "a.py:9", BY_HAND, call="attend(q, k)", note="q")
     assert made.at([own]).edit == "attend(q, k, v)"
     both = made.at([own, other])
-    assert both.edit == "attend(q, k, v) in a.py:1; attend(q, k) in a.py:9"
+    assert both.edit == "# a.py:1\nattend(q, k, v)\n# a.py:9\nattend(q, k)"
     assert (both.where, both.limit) == ("a.py:1, a.py:9", "q")
     library = CallSite("attention", "a.py:1", BY_HAND, library=FLAX)
     assert "attention_fn=" in made.at([library]).edit
@@ -68,7 +68,7 @@ def test_a_line_that_runs_in_several_ways_needs_each_edit_for_its_own_calls() ->
     own = CallSite("attention", "a.py:1", BY_HAND, call="attend(causal)")
     cross = CallSite("attention", "a.py:1", BY_HAND, call="attend(mask)")
     both = made.at([own, cross])
-    assert both.edit == "attend(causal) in a.py:1; attend(mask) in a.py:1"
+    assert both.edit == "# a.py:1\nattend(causal)\n# a.py:1\nattend(mask)"
     assert both.limit.startswith("a.py:1 runs in several ways")
     elsewhere = CallSite("attention", "a.py:2", BY_HAND, call="attend(mask)")
     assert not made.at([own, elsewhere]).limit

@@ -46,6 +46,15 @@ def test_the_verdict_says_why_the_step_is_a_lower_bound() -> None:
     assert headline(rehearsed(UNKNOWN)) == (f"Cannot tell: {UNKNOWN}", "warn")
 
 
+def test_a_step_of_unknown_length_names_what_an_edit_saves_as_a_time() -> None:
+    found = rehearsed(UNKNOWN)
+    found.account = account(opportunity(OpportunityKind.ATTENTION, 0.3))
+    words, tone = headline(found)
+    assert words.startswith("Mend attention that is not fused: saves 300 µs a step")
+    assert words.endswith(f"the whole step is unknown: {UNKNOWN}")
+    assert tone == "warn"
+
+
 def test_a_program_that_fails_after_its_step_keeps_the_levers_of_the_step() -> None:
     found = rehearsed("", failed="OSError: no such file")
     found.account = account(opportunity(OpportunityKind.ATTENTION, 0.3))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import re
 import runpy
+import textwrap
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -14,17 +15,15 @@ import jax.numpy as jnp
 import pytest
 
 from pgle.run.alternatives import (
-    IN_CHUNKS,
-    LOOKUPS,
     Alternative,
     Kind,
     Written,
     alternatives,
     halved,
-    lookup_edit,
 )
 from pgle.run.capture.capture import lowered_step
 from pgle.run.capture.captured import CallSite
+from pgle.run.edits import IN_CHUNKS, LOOKUPS, lookup_edit
 from pgle.run.libraries import ROUNDED
 from pgle.run.variants import _alternatives, _Record
 from pgle.xla.targets import load_target
@@ -362,10 +361,9 @@ SQUARES = [jax.ShapeDtypeStruct((16, 16), jnp.float32)] * 2
 
 def test_an_edit_that_casts_is_the_program_that_was_tried(tmp_path: Path) -> None:
     change, tried = cast_by_hook("w, x", tmp_path)
-    cast, _, how = change.edit.partition("  # and ")
-    assert "where the loss begins" in how
+    assert "First in the loss" in change.how
     edited = CASTING.format(
-        cast=cast,
+        cast=change.edit,
         taken="w, x",
         begin="w, x = cast((w, x))",
         end=".astype(jnp.float32)",
@@ -418,8 +416,9 @@ def test_an_edit_of_jit_donates_all_state_of_the_step(
 @pytest.mark.parametrize("how", LOOKUPS)
 def test_an_edited_lookup_adds_no_rows_in_any_order(how: str, tmp_path: Path) -> None:
     # Not equal to what was tried: the edit wraps negative ids for the gradient once more.
-    edited = f"    {lookup_edit(how)}\n{LOOKUP.replace('w[x]', 'lookup(w, x)')}"
-    text = lowered(f"    {edited}", (shape(2048, 16), IDS), tmp_path)
+    written = textwrap.indent(lookup_edit(how), " " * 8)
+    edited = f"{written}\n{LOOKUP.replace('w[x]', 'lookup(w, x)')}"
+    text = lowered(edited, (shape(2048, 16), IDS), tmp_path)
     scatters = re.findall(r"stablehlo\.scatter.*", text)
     assert len(scatters) == (how == "sorted")
     assert all("indices_are_sorted = true" in line for line in scatters)
@@ -427,7 +426,9 @@ def test_an_edited_lookup_adds_no_rows_in_any_order(how: str, tmp_path: Path) ->
 
 def test_an_edited_loss_makes_logits_of_a_chunk_alone(tmp_path: Path) -> None:
     # Not equal to what was tried, which pads labels and weights of tokens on their own.
-    lines = LOSS.replace("losses = losses_of(x, labels)", IN_CHUNKS)
+    call = "losses = losses_in_chunks(losses_of, x, labels)"
+    written = textwrap.indent(IN_CHUNKS, " " * 8)
+    lines = written + "\n" + LOSS.replace("losses = losses_of(x, labels)", call)
     args = (shape(16, WORDS), shape(2, 60, 16))
     text = lowered(lines, args, tmp_path)
     found = re.findall(rf"tensor<((?:\d+x)+){WORDS}xf32>", text)
@@ -467,8 +468,8 @@ def test_an_edited_carry_is_the_program_that_was_tried(
     kinds = {item.kind: item for item in alternatives(program)}
     change = kinds[Kind.SHARDING]
     tried = changed_by_hook(change, DIVIDED, args, tmp_path)
-    line, _, _ = change.edit.partition(" first in the body")
-    body = DIVIDED.replace("None):\n", f"None):\n            {line}\n")
+    assert "first in the body" in change.how
+    body = DIVIDED.replace("None):\n", f"None):\n            {change.edit}\n")
     assert lowered(MESH + body, args, tmp_path) == tried != before
 
 

@@ -13,7 +13,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from pgle.run.alternatives import BY_HAND, IN_CHUNKS, LOOKUPS, Alternative, Kind
+from pgle.run.alternatives import BY_HAND, Alternative, Kind
+from pgle.run.edits import IN_CHUNKS, LOOKUPS
 from pgle.run.variants import _alternatives, _Record
 
 ROWS = 1030  # more than a byte holds
@@ -114,10 +115,9 @@ def losses_of(w: Any, x: Any, labels: Any) -> Any:
 def in_chunks(w: Any, x: Any, labels: Any) -> Any:
     """The losses as they are printed."""
     of_table = lambda x, labels: losses_of(w, x, labels)
-    names = {"x": x, "labels": labels, "losses_of": of_table}
-    found: dict[str, Any] = {"jax": jax, "jnp": jnp, **names}
+    found: dict[str, Any] = {"jax": jax, "jnp": jnp}
     exec(IN_CHUNKS, found)
-    return found["losses"]
+    return found["losses_in_chunks"](of_table, x, labels)
 
 
 @pytest.mark.parametrize("tokens", [(26,), (2, 13), (2, 3, 5)], ids=str)

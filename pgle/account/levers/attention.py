@@ -64,7 +64,7 @@ def find(step: StepCosts, flow: Flow) -> Opportunity | None:
     is_published = has_figures(step.hardware)
     own = terms(flow, forward)
     title = _WITHOUT if own.drops else _TITLE
-    edit = _edit(own, is_published)
+    edit, code = _edit(own, is_published)
     known = Opportunity(
         kind=OpportunityKind.ATTENTION,
         expected_us=now_us - fused.likely,
@@ -75,6 +75,7 @@ def find(step: StepCosts, flow: Flow) -> Opportunity | None:
         title=title,
         why=why,
         edit=edit,
+        code=code,
         source=source,
         where=places(step, kernels),
         instructions=frozenset(kernels),
@@ -94,15 +95,21 @@ _CAP = (
     "heads that it takes and the program's own scale, in place of the products and the softmax"
 )
 _NO_CAP = "cuDNN's call in jax.nn has no soft cap."
-_GIVEN = "transposed to (batch, length, heads, features), where scale is your factor of the scores"
+_GIVEN = (
+    "Write this on q, k and v in bf16 as (batch, length, heads, features), where scale is your "
+    "factor of the scores"
+)
 _DROPS = (
     "The program drops or scales weights after the softmax (dropout), which {call}: the "
     "saving holds only with attention's dropout off, or in a fused kernel that has it."
 )
 
 
-def _edit(known: Terms, is_published: bool) -> str:
-    """The edit in words, with everything that the call needs to compute the same model."""
+def _edit(known: Terms, is_published: bool) -> tuple[str, str]:
+    """The edit in words, with everything that the call needs to compute the same model; and the
+    call, if jax has one.
+    """
+    code = ""
     own = [
         name
         for name, has in (("mask", known.is_masked), ("bias", known.is_biased))
@@ -114,16 +121,19 @@ def _edit(known: Terms, is_published: bool) -> str:
     elif not is_published:
         said = [f"{_KERNEL}{kept}."]
     else:
-        said = [_call(known, own)]
+        words, code = _call(known, own)
+        said = [words]
     if known.drops:
         is_call = is_published and not known.is_capped
         call = "cuDNN's call in jax.nn has not" if is_call else "not every kernel has"
         said.append(_DROPS.format(call=call))
-    return " ".join(said)
+    return " ".join(said), code
 
 
-def _call(known: Terms, own: Sequence[str]) -> str:
-    """JAX's call of cuDNN. It is plainly causal only if no causal mask does anything else."""
+def _call(known: Terms, own: Sequence[str]) -> tuple[str, str]:
+    """Words for JAX's call of cuDNN, and the call. It is plainly causal only if no causal mask does
+    anything else.
+    """
     kept = (*own, "scale")
     given = "".join(f", {name}={name}" for name in kept)
     if known.window is not None:
@@ -132,9 +142,9 @@ def _call(known: Terms, own: Sequence[str]) -> str:
     if known.is_causal and known.is_only_causal:
         given += ", is_causal=True"
     elif known.is_causal:
-        also = ", is_causal=True if no query sees a later key"
+        also = ". Add is_causal=True if no query sees a later key"
     call = f'jax.nn.dot_product_attention(q, k, v{given}, implementation="cudnn")'
-    return f"Call {call} on bf16 {_GIVEN}{also}."
+    return f"{_GIVEN}{also}.", call
 
 
 def _windows(flow: Flow, forward: Iterable[Scores]) -> Mapping[Key, int | None]:

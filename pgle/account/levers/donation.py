@@ -29,7 +29,7 @@ def find(step: StepCosts, flow: Flow) -> Opportunity | None:
     arguments = {item.name: item for item in copied.values()}
     size = sum(item.shape.size_bytes for item in arguments.values())
     what = f"{many(len(arguments), 'argument')} ({in_gib(size)} GiB)"
-    edit = _edit(sorted(arguments.values(), key=_number))
+    code = _code(sorted(arguments.values(), key=_number))
     return Opportunity(
         kind=OpportunityKind.DONATION,
         expected_us=now_us,
@@ -39,7 +39,8 @@ def find(step: StepCosts, flow: Flow) -> Opportunity | None:
         basis=step.basis,
         title="Donate the state",
         why=f"copying {what} that results replace takes {in_words(now_us)} a step",
-        edit=edit,
+        edit=_EDIT,
+        code=code,
         where=places(step, copied),
         instructions=frozenset(copied),
     )
@@ -49,15 +50,18 @@ def _number(parameter: Instruction) -> int:
     return parameter.parameter_number or 0
 
 
-def _edit(arguments: list[Instruction]) -> str:
+_EDIT = (
+    "Pass this to the jax.jit that compiles the step, with what it donates now, and use only "
+    "what the step returns."
+)
+
+
+def _code(arguments: list[Instruction]) -> str:
+    """The option of `jax.jit` that donates arguments; with a blank if their names are unknown."""
     roots = (_ROOT.match(item.op_name) for item in arguments)
     names = dict.fromkeys(root[0] for root in roots if root is not None)
     listed = ", ".join(f'"{name}"' for name in names)
-    given = f"donate_argnames=[{listed}]" if names else "donate_argnums"
-    return (
-        f"Pass {given} to the jax.jit that compiles the step, with what it donates now, and "
-        "use only what the step returns."
-    )
+    return f"donate_argnames=[{listed}]" if names else "donate_argnums=…"
 
 
 def _copies(flow: Flow) -> Iterator[tuple[str, Instruction]]:

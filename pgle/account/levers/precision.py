@@ -127,6 +127,7 @@ def _rounded(step: StepCosts, flow: Flow, every: Sequence[_Slow]) -> Opportunity
         title="Multiply in bfloat16",
         why=_why(step, slow, "f32", "with operands in bfloat16", likely) + _left(left),
         edit=edit,
+        code=_ROUND_CODE,
     )
 
 
@@ -165,6 +166,7 @@ def _of_products(
     title: str,
     why: str,
     edit: str,
+    code: str = "",
 ) -> Opportunity:
     kernels = _kernels(slow)
     now_us = taken_us(step, kernels)
@@ -179,6 +181,7 @@ def _of_products(
         title=title,
         why=why,
         edit=edit,
+        code=code,
         where=places(step, kernels),
         instructions=frozenset(kernels),
     )
@@ -284,10 +287,10 @@ _TF32 = (
     "training does not need in full f32. TF32 rounds inputs to 10 bits: compare the loss."
 )
 _ROUND = (
-    'Call jax.config.update("jax_default_matmul_precision", "BF16_BF16_F32") where the '
-    "program begins. It rounds operands of products to 7 bits, adds in f32 and changes no "
-    "type: compare the loss."
+    "Write this where the program begins. It rounds operands of products to 7 bits, adds in f32 "
+    "and changes no type: compare the loss."
 )
+_ROUND_CODE = 'jax.config.update("jax_default_matmul_precision", "BF16_BF16_F32")'
 _BF16 = (
     "Cast parameters and activations to bfloat16 before the layers, and keep f32 "
     "parameters in the optimizer (mixed precision). bfloat16 rounds to 7 bits: keep the "

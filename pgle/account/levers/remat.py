@@ -56,16 +56,15 @@ def find(step: StepCosts, flow: Flow) -> Opportunity | None:
         title="Keep the results of products for the backward pass",
         why=_why(len(kept), now_us, size, room),
         edit=_EDIT,
+        code=_POLICY,
         where=places(step, kernels),
         instructions=frozenset(kernels),
     )
     return bound_alone(known) if room is None else known
 
 
-_EDIT = (
-    "Pass policy=jax.checkpoint_policies.dots_with_no_batch_dims_saveable to "
-    "jax.checkpoint (nn.remat)."
-)
+_EDIT = "Pass this to jax.checkpoint (nn.remat)."
+_POLICY = "policy=jax.checkpoint_policies.dots_with_no_batch_dims_saveable"
 
 
 def _why(count: int, now_us: float, size: int, room: int | None) -> str:

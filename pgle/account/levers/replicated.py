@@ -68,6 +68,7 @@ def _of_products(step: StepCosts, copies: Mapping[str, int]) -> Opportunity | No
         title="Divide the work that every device repeats",
         why=_why(step, products, count, module.num_devices),
         edit=_EDIT,
+        code=_CONSTRAINT.format(name="x", spec='"data"'),
         where=where,
         instructions=frozenset(divided),
     )
@@ -102,7 +103,8 @@ def _of_batch(
         basis=Basis.ESTIMATED,
         title="Divide the batch that every device has whole",
         why=why,
-        edit=_EDIT_OF_BATCH.format(spec=_spec(division.batch)),
+        edit=_EDIT_OF_BATCH,
+        code=_CONSTRAINT.format(name="batch", spec=_spec(division.batch)),
         where=where,
         instructions=frozenset(divided),
     )
@@ -135,25 +137,28 @@ def _is_by_compiler(module: Module, name: str) -> bool:
     return is_product(module, item) and "shard_map" not in scopes
 
 
+_CONSTRAINT = (
+    "{name} = jax.lax.with_sharding_constraint({name}, "
+    "jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec({spec})))"
+)
+
 _EDIT = (
-    "Constrain the activations that the product takes, in a scan its carry, to the mesh axis of "
-    "the batch, as data here: "
-    'x = jax.lax.with_sharding_constraint(x, NamedSharding(mesh, P("data"))).'
+    "Write this for the activations x that the product takes, in a scan for its carry. mesh is "
+    "the mesh of the step's arguments, data its axis of the batch."
 )
 
 
 _EDIT_OF_BATCH = (
-    "Place the batch divided over the mesh axes that have it whole, as data here: "
-    "jax.device_put(batch, NamedSharding(mesh, {spec})), or constrain it first in the step: "
-    "batch = jax.lax.with_sharding_constraint(batch, NamedSharding(mesh, {spec})), or "
-    "jax.reshard if the mesh has explicit axes. "
-    "In a scan constrain the carry, too."
+    "Write this first in the step, and for the carry of a scan, too. mesh is the mesh of the "
+    "step's arguments, data the axes that have the batch whole. If its axes are explicit, take "
+    "jax.reshard. Place the batch so with jax.device_put, too, and each device loads its part "
+    "alone."
 )
 
 
 def _spec(batch: Batch) -> str:
-    """How a mesh axis called data divides the batch."""
-    return f'P({"None, " * batch.axis}"data")'
+    """The axes of a sharding in which a mesh axis called data divides the batch."""
+    return f'{"None, " * batch.axis}"data"'
 
 
 def is_undivided(step: StepCosts, levers: Iterable[Opportunity]) -> bool:

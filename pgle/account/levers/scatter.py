@@ -64,15 +64,16 @@ def find(step: StepCosts, flow: Flow) -> Opportunity | None:
         title=_title(step, found, is_sure),
         why=why,
         edit=_PRODUCT if is_sure else _SORTED,
+        code=_PRODUCT_CODE if is_sure else "",
         where=places(step, found),
         instructions=frozenset(found),
     )
     return known if is_sure else bound_alone(known)
 
 
+_PRODUCT_CODE = "jax.nn.one_hot(ids, len(table), dtype=table.dtype) @ table"
 _PRODUCT = (
-    "Look up with jax.nn.one_hot(ids, rows, dtype=table.dtype) @ table in place of "
-    "table[ids], so that the gradient is a product too. "
+    "Write this in place of table[ids], so that the gradient is a product too. "
     "Ids outside of the table, negative ones too, then give zeros; f32 is multiplied as "
     "TF32 unless precision='highest' is given. A NaN or an infinity in one row reaches all."
 )

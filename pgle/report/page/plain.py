@@ -7,6 +7,7 @@ from __future__ import annotations
 import os
 import re
 import sys
+import textwrap
 from collections.abc import Iterator, Sequence
 
 from rich.text import Text
@@ -123,6 +124,8 @@ def _next(screen: text.Screen, page: Page, everything: bool) -> None:
         head = ""
     if page.done and not commands:
         screen.print(f"{page.way.end}: {printable(page.done)}", style="cyan")
+        if page.way.code:
+            _code(screen, page.way.code)
 
 
 def _mark(tone: str) -> str:
@@ -180,6 +183,10 @@ def _actions(screen: text.Screen, actions: Sequence[Advice], everything: bool) -
         if action.command:
             commands.append(f"{place}: {printable(action.command)}")
     screen.print(text.grid(heads, rows, right={2}, whole={2}))
+    for place, action in enumerate(actions, start=1):
+        if action.code:
+            screen.print(f"{place}:")
+            _code(screen, action.code)
     if everything:
         for command in commands:
             screen.print(command, style="cyan", soft_wrap=True)
@@ -212,10 +219,15 @@ def _timeline(part: TimelineData, width: int) -> str:
 def _prose(screen: text.Screen, part: Prose) -> None:
     """Print a paragraph. Each line of code is indented, so that none looks like a line of pgle."""
     if part.code:
-        for line in part.text.split("\n"):
-            screen.print(f"  {printable(line)}", style="cyan", soft_wrap=True)
+        _code(screen, part.text)
     else:
         screen.print(printable(part.text), style=STYLES.get(part.tone, ""))
+
+
+def _code(screen: text.Screen, lines: str) -> None:
+    """Print text to paste, unbroken and indented."""
+    for line in lines.split("\n"):
+        screen.print(f"  {printable(line)}", style="cyan", soft_wrap=True)
 
 
 _SPECIAL = str.maketrans({char: f"\\{char}" for char in "\\`*_[]<>|#~!&"})
@@ -243,6 +255,8 @@ def _blocks(page: Page) -> Iterator[str]:
         yield _fenced("\n".join(map(printable, page.next)), "sh")
     elif page.done:
         yield f"{page.way.end}: {_escaped(page.done)}"
+        if page.way.code:
+            yield _fenced(page.way.code, "python")
     for section in (*page.sections, *_about(page)):
         if section.heading:
             yield f"## {_escaped(section.heading)}"
@@ -314,6 +328,8 @@ def _numbered(actions: Sequence[Advice]) -> Iterator[str]:
         if action.command:
             command = printable(action.command).replace("`", "'")
             yield f"   `{command}`"
+        if action.code:
+            yield textwrap.indent(_fenced(action.code, "python"), "   ")
 
 
 def _fenced(content: str, language: str) -> str:

@@ -191,6 +191,7 @@ class Advice:
     saves: Saving | None = None  # None: unknown
     why: str = ""  # one line
     command: str = ""  # a command, as from `to_type`, or a flag to copy
+    code: str = ""  # code to paste into the program, one or several lines
     find: str = ""  # the instruction that the action is about
     # the part of the timeline that the action is about
     span_us: tuple[float, float] | None = None

@@ -206,13 +206,15 @@ class CallSite:
     # those that are donated; of ``sharding`` what divides a carry as the batch; of ``lookup`` the
     # rows that it takes
     options: str = ""
-    # the fused call in place of attention by hand, as it is written; a lookup with its mode; what
+    # the fused call in place of attention by hand, as it is written; a lookup with its mode; of
+    # ``sharding`` the name of the carry; what
     # else than `jax.config.update` sets a precision
     call: str = ""
     note: str = ""  # meaning of names in the call
     mask: str = ""  # for attention: ``own`` if the program gives a mask
     causal: bool = False  # for attention: whether queries see no later keys
-    # whether it is a bare ``decorator``, or in a ``partial`` used as one; else empty
+    # whether it is a bare ``decorator``, or in a ``partial`` used as one; of ``sharding`` a
+    # ``tree`` if the carry is no single array; else empty
     form: str = ""
     #: file of an installed library that makes the call: ``flax/core/lift.py``
     library: str = ""

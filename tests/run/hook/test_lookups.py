@@ -12,7 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from pgle.run.alternatives import lookup_edit
+from pgle.run.edits import lookup_edit
 
 pytestmark = pytest.mark.usefixtures("hook_here")
 

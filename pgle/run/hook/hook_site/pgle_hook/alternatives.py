@@ -329,9 +329,10 @@ class Alternatives:
         if SetAside.is_on():
             return
         where, library, called = place
-        site = {"kind": kind, "where": where, "now": now, "library": library, **about}
+        site = {"kind": kind, "where": where, "now": now, "library": library}
         site["called"] = called
         site["form"] = guarded(lambda: _form_at(where)) or ""
+        site.update(about)
         guarded(lambda: self._record.site(site))
 
     def _watch_checkpoints(self, module):
@@ -412,6 +413,9 @@ class Alternatives:
         found = usual(*args, **options)
         if self._batches.constrained == before:
             about = {"length": division.size, "options": division.written}
+            about["call"] = guarded(lambda: _carry_of(args, options)) or ""
+            if not hasattr(init, "shape"):
+                about["form"] = "tree"
             self._note("sharding", place, division.spec, about)
         return found
 
@@ -721,6 +725,17 @@ def _with_body(args, options, made):
     if args:
         return (made(args[0]), *args[1:]), options
     return args, dict(options, f=made(options["f"]))
+
+
+def _carry_of(args, options):
+    """The name of the carry in a scan's body; empty if the body does not name it."""
+    body = args[0] if args else options["f"]
+    first = next(iter(inspect.signature(body).parameters.values()), None)
+    is_named = first is not None and first.kind in (
+        first.POSITIONAL_ONLY,
+        first.POSITIONAL_OR_KEYWORD,
+    )
+    return first.name if is_named else ""
 
 
 def _name_in(policies, policy):

@@ -84,10 +84,11 @@ class Batches:
         if _are(_EXPLICIT, mesh, axes):
             return Division(sharding, EXPLICIT, short, size)
         one = next(leaf for leaf in carried if leaf.shape[0] == size)
+        whole = "jax.sharding.PartitionSpec" + short[1:]
         if self._holds(one, spec):
-            return Division(sharding, short, short, size)
+            return Division(sharding, short, whole, size)
         if self._holds(one, sharding):
-            written = "jax.sharding.NamedSharding(mesh, %s)" % short
+            written = "jax.sharding.NamedSharding(mesh, %s)" % whole
             return Division(sharding, short, written, size)
         return None
 
