@@ -159,8 +159,8 @@ def test_a_window_leaves_the_work_of_its_keys() -> None:
     work = AttentionWork(48, 2048, 2048, 64, causal=False, back=False, window=256)
     fused = fused_us(find_hardware("h100"), work)
     assert 2400 - found.expected_us == pytest.approx(fused.likely)
-    assert "local_window_size=(255, 0), is_causal=True" in found.edit
-    assert "mask=" not in found.edit
+    assert "local_window_size=(255, 0), is_causal=True" in found.code
+    assert "mask=" not in found.code
 
 
 def test_a_distance_that_is_not_negative_is_causal() -> None:
@@ -169,7 +169,7 @@ def test_a_distance_that_is_not_negative_is_causal() -> None:
     causal = attention(priced(ATTENTION, KERNELS))
     assert other is not None
     assert causal is not None
-    assert (other.expected_us, other.edit) == (causal.expected_us, causal.edit)
+    assert (other.expected_us, other.code) == (causal.expected_us, causal.code)
 
 
 def test_a_prefix_that_all_queries_see_leaves_all_the_work() -> None:
@@ -182,7 +182,7 @@ def test_a_prefix_that_all_queries_see_leaves_all_the_work() -> None:
     assert other is not None
     assert causal is not None
     assert 2400 - other.most_us == pytest.approx(2 * (2400 - causal.most_us))
-    assert "mask=mask" in other.edit and "is_causal" not in other.edit
+    assert "mask=mask" in other.code and "is_causal" not in other.code
 
 
 def test_a_window_next_to_a_mask_of_data_is_part_of_the_mask() -> None:
@@ -196,7 +196,7 @@ def test_a_window_next_to_a_mask_of_data_is_part_of_the_mask() -> None:
     text = text.replace("  v = bf16", given).replace("(qk, shown)", "(qk, shown.1)")
     found = attention(priced(text, KERNELS))
     assert found is not None
-    assert "mask=mask" in found.edit and "local_window_size" not in found.edit
+    assert "mask=mask" in found.code and "local_window_size" not in found.code
 
 
 def test_a_mask_of_earlier_keys_is_not_causal() -> None:

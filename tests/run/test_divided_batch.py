@@ -51,9 +51,14 @@ def args_of(
     return jax.ShapeDtypeStruct((16, 16), jnp.float32, sharding=on(*weights)), placed
 
 
+def placed(lines: str) -> str:
+    """Lines as they are pasted first in the step."""
+    return (lines or "pass").replace("\n", "\n    ")
+
+
 def lowered(line: str, args: Sequence[Any], folder: Path) -> str:
     program = folder / "train.py"
-    program.write_text(STEP.replace("PLACE", line or "pass"))
+    program.write_text(STEP.replace("PLACE", placed(line)))
     step = runpy.run_path(str(program))["step"]
     return lowered_step(step, args, folder, load_target("h100")).read_text()
 
@@ -125,7 +130,7 @@ def scanned(line: str, folder: Path) -> str:
     """A step over a sequence with time first, of 6 steps and 8 rows."""
     folder.mkdir(exist_ok=True)
     program = folder / "train.py"
-    program.write_text(SCANNED.replace("PLACE", line or "pass"))
+    program.write_text(SCANNED.replace("PLACE", placed(line)))
     weight = args_of()[0]
     batch = {"x": array(6, 8, 16), "labels": array(8, dtype=jnp.int32)}
     step = runpy.run_path(str(program))["step"]
@@ -175,7 +180,7 @@ def test_a_divided_batch_computes_the_same_numbers(tmp_path: Path) -> None:
     results = []
     for name, line in (("whole", "pass"), ("divided", found.edit)):
         program = tmp_path / f"{name}.py"
-        program.write_text(STEP.replace("PLACE", line) + RUN)
+        program.write_text(STEP.replace("PLACE", placed(line)) + RUN)
         place = tmp_path / f"{name}.npy"
         words = [sys.executable, str(program), str(place)]
         subprocess.run(words, env=environment, check=True)

@@ -43,7 +43,9 @@ def test_a_step_that_is_a_lower_bound_fails_as_in_tune(why: str, is_good: bool) 
 
 
 def test_the_verdict_says_why_the_step_is_a_lower_bound() -> None:
-    assert headline(rehearsed(UNKNOWN)) == (f"Cannot tell: {UNKNOWN}", "warn")
+    found = rehearsed(UNKNOWN)
+    found.account = account()
+    assert headline(found) == (f"Cannot tell: {UNKNOWN}", "warn")
 
 
 def test_a_step_of_unknown_length_names_what_an_edit_saves_as_a_time() -> None:
