@@ -338,7 +338,7 @@ def _other_pieces(window: DeviceWindow, first: int) -> Iterator[_Pieces]:
 
 
 def _reach(end: Floats) -> Floats:
-    """The latest end of all rows before each one. Rows are ordered by start."""
+    """Return for each row the latest end of the rows before it. Rows are ordered by start."""
     reach = np.zeros(len(end))
     np.maximum.accumulate(end[:-1], out=reach[1:])
     return reach

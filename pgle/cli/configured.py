@@ -57,8 +57,8 @@ class Configured:
 def configured(
     command: click.Command, ctx: click.Context, args: list[str]
 ) -> Configured | None:
-    """Return the configured options for a command line; None without a file, or if only help is
-    asked for.
+    """Return the options that the project's configuration file sets for a command. None if there is
+    no such file, if the command takes no options from it, or if the user asks for help.
     """
     is_help = {"-h", "--help"} & set(_own(args))
     path = None if ctx.resilient_parsing or is_help else project_file(Path.cwd())

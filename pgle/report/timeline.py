@@ -114,7 +114,9 @@ def tiles(sides: Sequence[tuple[str, Breakdown]], note: str = "") -> tuple[Tile,
 def _tile(
     label: str, times_us: Sequence[float], bars: Sequence[Bar], note: str
 ) -> Tile:
-    """A tile with its figure; for two sides with the change."""
+    """Return a tile whose figure is the time of one side, or ``before → after`` of two sides. The
+    change between both is a remark.
+    """
     about = ""
     if len(times_us) > 1 and times_us[0] > 0:
         about = figures.change(times_us[1] / times_us[0] - 1)

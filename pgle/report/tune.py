@@ -496,7 +496,7 @@ class TunedSteps(Document):
 
 
 class TrialDocument(Document):
-    """One trial; `worlds` compares it with the profile alone."""
+    """One trial. `worlds` compares it with the profile alone, over many variations of the costs."""
 
     label: str
     flags: Flags

@@ -229,7 +229,7 @@ class Alternative:
 
     @property
     def is_in_words(self) -> bool:
-        """Whether the edit is words, and nothing to paste."""
+        """Whether the edit is only described: there is no code to paste."""
         return is_in_words(self.kind, self.library)
 
     @property

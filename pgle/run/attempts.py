@@ -55,7 +55,7 @@ class Attempt:
 
     @property
     def helps(self) -> bool:
-        """Whether it is worth an edit."""
+        """Whether the edit is worth making: it shortens the step, or makes it fit into memory."""
         return self.verdict in (Verdict.BETTER, Verdict.FITS)
 
     @property

@@ -512,7 +512,7 @@ def _compared(request: RehearseRequest, made: _Compiled) -> Rehearsal:
 def _warnings(
     request: RehearseRequest, made: _Compiled, moves: Iterable[Move]
 ) -> Iterator[str]:
-    """Yield warnings on what makes the answer uncertain; some are empty."""
+    """Yield warnings on what makes the answer uncertain. An empty text is no warning."""
     baseline = made.baseline
     profiled = made.profiled
     yield from request.warnings
@@ -531,8 +531,8 @@ def _warnings(
 def _compilation_warnings(
     request: RehearseRequest, baseline: CompiledSide, costs: Profile | None
 ) -> Iterator[str]:
-    """Yield warnings on what the compilation without a profile may have got wrong; some are
-    empty.
+    """Yield warnings on what may be wrong in the compilation without a profile. An empty text is no
+    warning.
     """
     module = baseline.module
     known = () if costs is None else effective_costs(costs, module.fingerprint)

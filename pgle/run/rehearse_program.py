@@ -408,7 +408,8 @@ def is_program(words: Sequence[str]) -> bool:
 def prepared(
     given: Rehearse, *, question: str = ""
 ) -> Iterator[tuple[Understood, RehearseRequest]]:
-    """Yield the completed request, and everything that is decided before the first compilation.
+    """Decide all that precedes the first compilation. Yield the request as understood, and the
+    request to compile; the output folder is open meanwhile.
 
     Args:
         given: the request.

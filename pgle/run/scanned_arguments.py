@@ -26,7 +26,7 @@ _MOVES = ("stablehlo.transpose ", "stablehlo.reverse ", "stablehlo.slice ")
 
 @dataclass(frozen=True, slots=True)
 class _Held:
-    """A value that begins with the axes that are left of an argument."""
+    """A value that begins with an argument's axes, without those that loops have taken."""
 
     argument: int
     axis: int  # how many leading axes loops have taken

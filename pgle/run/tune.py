@@ -304,7 +304,7 @@ class Tuning:
 
     @property
     def tuned(self) -> Simulated:
-        """The best setting; `pgle` if no setting is better."""
+        """The schedule of the best setting. If none is better, that of the profile alone."""
         return self.pgle if self.proof is None else self.proof.scheduled
 
     @property
@@ -555,8 +555,9 @@ class Bench:
         ), result
 
     def compile_whole(self) -> None:
-        """Compile the settings to compare with by all passes, once. Called if the scheduling passes
-        alone gave another step.
+        """Compile the two schedules that settings are compared with again, by all passes: the one
+        without a profile, and `pgle`. It is done once, after a setting's whole compilation differed
+        from its scheduling passes alone.
         """
         if not self._is_whole:
             self._is_whole = True

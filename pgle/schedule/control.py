@@ -66,7 +66,9 @@ class Controlled:
 
 
 def other_choice(flags: Iterable[str]) -> str:
-    """The flag that makes a second compilation take the other kernels for matrix products."""
+    """Return the flag of a second compilation with other kernels for matrix products: it turns
+    Triton off, or on if `flags` turn it off.
+    """
     is_off = FlagList(tuple(map(typed_flag, flags))).is_true(TRITON) is False
     value = "true" if is_off else "false"
     return f"--{TRITON}={value}"

@@ -358,9 +358,13 @@ def _rise_by_one(times: _Times) -> bool:
 
 
 def _metrics(points: Iterable[Point], source: str) -> _Metrics:
-    """The metrics of the one run, without means over the whole run.
+    """Return the points of a run by metric, and which metrics measure its steps.
 
-    A rate or a time is such a mean if it is recorded once, and others are recorded more often.
+    A time or rate with one value is left out if another metric has several: it is a mean over the
+    run.
+
+    Raises:
+        UserError: the points are of several runs.
     """
     by_metric: dict[str, list[Point]] = {}
     runs: dict[str, None] = {}

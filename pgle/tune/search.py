@@ -396,7 +396,11 @@ class OverWorlds:
 
 
 def judge(after_us: Sequence[float], before_us: Sequence[float]) -> OverWorlds:
-    """Compare steps in microseconds with other steps of the same worlds, in the same order.
+    """Compare a setting's steps with those before it, world by world.
+
+    Args:
+        after_us: the setting's step in each world.
+        before_us: the step it is compared with, in the same worlds and order.
 
     Returns:
         A comparison. It is not accepted if there is no world.

@@ -274,7 +274,7 @@ def _named_wrongly(form: str, where: AnyPath, suffix: str) -> UserError:
 
 
 def _message(data: bytes) -> ProfiledInstructionsProto | None:
-    """Return the bytes as a profile's message; None if they are none."""
+    """Parse the bytes of a binary profile. Return None if they are not a protocol buffer."""
     # text profiles do not need it, and it adds 6 ms to each command's start
     from google.protobuf.message import (
         DecodeError,

@@ -644,8 +644,10 @@ def by_time(device: Codes, start: Ints) -> Codes | slice:
 def number_executions(
     device: Codes, module_range: Codes, launches: XlaLaunches
 ) -> Codes:
-    """Return the execution number of each row: its module range's place among those of its module
-    and device.
+    """Return the execution number of each row.
+
+    The executions of a module on a device are its module ranges there, counted in the order of
+    time.
     """
     count = len(launches.module_start)
     size = (int(device.max()) + 1) * count

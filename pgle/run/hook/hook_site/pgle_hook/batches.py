@@ -48,7 +48,7 @@ class Batches:
         return any(_are(_EXPLICIT, one, one.axis_names) for one in meshes if one)
 
     def counting(self, usual):
-        """Return a function that constrains shardings, and counts the program's calls."""
+        """Wrap jax's ``with_sharding_constraint``; `constrained` counts the program's calls."""
 
         @functools.wraps(usual)
         def with_sharding_constraint(*args, **options):

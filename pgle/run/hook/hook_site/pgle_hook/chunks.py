@@ -165,8 +165,10 @@ def _turned(graph, value):
 
 
 def _make_softmax(graph):
-    """Values of which a sum of powers is made, which no hidden layer does; each with the number of
-    words that all values between both have on their first or last axis.
+    """Return pairs (value, words): a softmax over so many words is computed from the value.
+
+    The search goes back from each `exp` whose result is summed. It follows operands with `words`
+    elements on their first or last axis. A hidden layer is not found, because no such sum follows.
     """
     found = set()
     summed = set()

@@ -261,12 +261,14 @@ class Values:
         return 2.0 ** -(digits + 1)
 
     def _nudge(self):
-        """What arguments are rounded by, to see how much a program makes of it."""
+        """The relative rounding of arguments that shows how sensitive a program's results are."""
         return self._unit() if self.precision else FINE
 
     def _both(self, original, program):
-        """Losses and gradients of the program as it is and with alternatives, then results of the
-        step if they may differ though losses and gradients are equal; each as of `Result`.
+        """Return what a program computes as it is and with alternatives, as lists of `Result`.
+
+        Both begin with losses and gradients. The step's other results follow if they can differ
+        even with equal losses and gradients.
         """
         is_same = bool(program.names[0]) and original.program.follows(program)
         if is_same not in original.found:
@@ -405,11 +407,12 @@ class Values:
 
 
 class _Difference:
-    """How far apart a result is with and without alternatives, relative to its size.
+    """The difference of a result with and without alternatives.
 
     Args:
-        tolerance: how far apart roundings may make it.
-        name: of the result; empty: of none.
+        apart: the difference, relative to the size of the result.
+        tolerance: the largest difference that rounding may cause.
+        name: the result's name; empty if it has none.
     """
 
     def __init__(self, apart, tolerance, name=""):
@@ -422,17 +425,17 @@ class _Difference:
         return self._apart > self._tolerance, self._apart
 
     def fields(self):
-        """It as fields of a comparison."""
+        """The fields of a comparison that describe it."""
         found = {"difference": self._apart, "tolerance": self._tolerance}
         return dict(found, worst=self._name) if self._name else found
 
 
 class _Program:
-    """A step traced: its losses and gradients are its first results.
+    """A traced step. Its first results are losses and gradients.
 
     Args:
-        closed: it, with its constants.
-        names: of losses and gradients, then of other results.
+        closed: its jaxpr, with constants.
+        names: two lists: names of losses and gradients, and names of the other results.
     """
 
     def __init__(self, closed, names):
@@ -442,7 +445,7 @@ class _Program:
         self.is_plain = not has_references(closed.jaxpr)
 
     def follows(self, other):
-        """Whether both make all else of the same losses and gradients in the same way."""
+        """Whether both compute their other results from losses and gradients in the same way."""
         if not (self.is_plain and other.is_plain) or self.names != other.names:
             return False
         return self._tail is not None and self._tail == other._tail
