@@ -420,9 +420,12 @@ def _actions(found: Advised) -> tuple[Advice, ...]:
 
 
 def _written(change: Alternative) -> str:
-    """Tell the user what to write, and where."""
-    what = change.edit if change.is_in_words else change.name
-    return f"Write {what} {place_of_edit(change)}"
+    """Tell the user what to write, and where. Code stands in a block of its own, which has the
+    number of this edit.
+    """
+    if change.is_in_words:
+        return f"Write {change.edit} {place_of_edit(change)}"
+    return f"{change.name} {place_of_edit(change)}"
 
 
 def _code(change: Alternative) -> str:
@@ -516,7 +519,7 @@ def commands(found: Advised) -> Commands:
     likely = _likely(found)
     if likely is not None:
         edits = " and ".join(map(_written, likely.changes))
-        words = f"{edits}: whether that helps, only a measurement tells"
+        words = f"{edits}; only a measurement tells whether that helps"
         code = "\n".join(filter(None, map(_code, likely.changes)))
         if found.measure is None:
             return (Sentence.edit(words, code=code),)

@@ -99,7 +99,8 @@ CHUNKS_HOW = (
 )
 
 ATTENTION_HOW = (
-    "Write this in place of the product with the values; the scores and the softmax go"
+    "Write this in place of the product with the values, "
+    "and delete the scores and the softmax"
 )
 
 OF_MESH = "mesh is the mesh of the step's arguments"

@@ -155,7 +155,7 @@ def test_an_unsure_gain_in_both_compilations_is_open_and_not_nothing() -> None:
         f"33.9 % (−2.0 … 50.0 %): {turns}"
     )
     (end,) = commands(found)
-    words = "Write precision bfloat16 in a.py:1: whether that helps, only a measurement"
+    words = "precision bfloat16 in a.py:1; only a measurement tells whether that helps"
     assert str(end).startswith(words)
     assert to_way([end]).code == "cast(x)"
 

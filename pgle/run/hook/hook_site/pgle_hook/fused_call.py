@@ -104,7 +104,9 @@ class _Written:
     def note(self):
         """The meaning of the call's names, and the place for the call."""
         queries, names = self._found.sides[0]
-        said = ["q, k, v: what the products take, q %s" % self._shape(queries, names)]
+        said = [
+            "q, k and v are what the products take: q %s" % self._shape(queries, names)
+        ]
         for name, mask in self._named_masks():
             shape = self._shape(mask.value, mask.names)
             seen = "zero" if mask.is_added else str(not mask.hides).lower()
