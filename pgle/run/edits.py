@@ -75,7 +75,7 @@ def lookup_how(call: str = LOOKED_UP) -> str:
 
 IN_CHUNKS = f"""\
 def losses_in_chunks(losses_of, x, labels):
-    axis = labels.ndim - 1
+    axis = x.ndim - 2
     at = max(axis, 1)
     sizes = ({CHUNKS}, -1) if axis else (-1, {CHUNKS})
     def split(a):
@@ -83,13 +83,14 @@ def losses_in_chunks(losses_of, x, labels):
         whole = jnp.concatenate([a, *[last] * (-a.shape[axis] % {CHUNKS})], axis)
         cut = whole.reshape(*a.shape[:axis], *sizes, *a.shape[axis + 1 :])
         return jnp.moveaxis(cut, at, 0)
-    of_part = jax.checkpoint(lambda part: losses_of(*part))
-    losses = jax.lax.map(of_part, (split(x), split(labels)))
-    losses = jnp.moveaxis(losses, 0, at).reshape(*labels.shape[:axis], -1)
-    return losses[..., : labels.shape[axis]]"""
-"""Code that replaces `losses_of(x, labels)`, the losses of all tokens. It cuts the last axis of the
-labels. If that is the only axis, each chunk takes every eighth token, so that devices keep their
-own.
+    of_part = lambda part: losses_of(*part).reshape(part[0].shape[:-1])
+    losses = jax.lax.map(jax.checkpoint(of_part), (split(x), split(labels)))
+    losses = jnp.moveaxis(losses, 0, at).reshape(*x.shape[:axis], -1)
+    return losses[..., : x.shape[axis]]"""
+"""Code that replaces `losses_of(x, labels)`, the losses of all tokens, with the axes of x without
+its features. It cuts the last axis of tokens; labels may have a number for each word. If there is
+one axis of tokens, each chunk takes every eighth, so that devices keep their own. A loss may join
+the axes of tokens: its losses are put back in their order.
 """
 
 CHUNKS_HOW = (

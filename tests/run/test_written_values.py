@@ -112,9 +112,21 @@ def losses_of(w: Any, x: Any, labels: Any) -> Any:
     return -jnp.take_along_axis(chances, labels[..., None], -1)[..., 0]
 
 
-def in_chunks(w: Any, x: Any, labels: Any) -> Any:
+def of_joined_tokens(w: Any, x: Any, labels: Any) -> Any:
+    """The same losses on one axis."""
+    return losses_of(w, x.reshape(-1, x.shape[-1]), labels.reshape(-1))
+
+
+def of_chances(w: Any, x: Any, labels: Any) -> Any:
+    """The losses of labels that have a chance for each word."""
+    return -(jax.nn.log_softmax(x @ w) * labels).sum(-1)
+
+
+def in_chunks(
+    w: Any, x: Any, labels: Any, losses: Callable[..., Any] = losses_of
+) -> Any:
     """The losses as they are printed."""
-    of_table = lambda x, labels: losses_of(w, x, labels)
+    of_table = lambda x, labels: losses(w, x, labels)
     found: dict[str, Any] = {"jax": jax, "jnp": jnp}
     exec(IN_CHUNKS, found)
     return found["losses_in_chunks"](of_table, x, labels)
@@ -138,3 +150,21 @@ def test_a_printed_loss_is_equal_for_any_number_of_axes(
     )
     for one, other in zip(*both(w, x), strict=True):
         np.testing.assert_allclose(other, one, rtol=1e-5, atol=1e-6)
+
+
+def test_a_printed_loss_keeps_tokens_in_order_though_the_loss_joins_their_axes() -> (
+    None
+):
+    x = jnp.arange(2 * 13 * 4.0).reshape(2, 13, 4) % 7
+    w = jnp.arange(4 * 11.0).reshape(4, 11) % 3
+    labels = jnp.arange(26).reshape(2, 13) % 11
+    made = in_chunks(w, x, labels, of_joined_tokens)
+    np.testing.assert_allclose(made, losses_of(w, x, labels), rtol=1e-6)
+
+
+def test_a_printed_loss_takes_a_chance_for_each_word() -> None:
+    x = jnp.arange(2 * 13 * 4.0).reshape(2, 13, 4) % 7
+    w = jnp.arange(4 * 11.0).reshape(4, 11) % 3
+    chances = jax.nn.softmax(jnp.arange(2 * 13 * 11.0).reshape(2, 13, 11) % 5)
+    made = in_chunks(w, x, chances, of_chances)
+    np.testing.assert_allclose(made, of_chances(w, x, chances), rtol=1e-6)
