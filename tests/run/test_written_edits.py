@@ -170,6 +170,19 @@ WRITTEN_OUT = {
         VALUES.format(f"jnp.where(mask, {SCORES}, -1e9)"),
         "{}",
     ),
+    "two lengths": (
+        "    lengths1, lengths2 = lengths, lengths[::-1]\n",
+        VALUES.format(
+            "jnp.where((jnp.arange(32) < lengths1[:, None, None, None])"
+            f" & (jnp.arange(32) <= lengths2[:, None, None, None]), {SCORES}, -1e9)"
+        ),
+        "{}",
+    ),
+    "last places": (
+        "    lengths = lengths[:, None, None, None] - 1\n",
+        VALUES.format(f"jnp.where(jnp.arange(32) <= lengths, {SCORES}, -1e9)"),
+        "{}",
+    ),
     "formula with dots": (
         "",
         f'jnp.einsum("...htT,...Thd->...thd", jax.nn.softmax({SCORES}, -1), v)',
@@ -236,6 +249,14 @@ def test_an_edit_within_an_einsum_of_three_computes_the_same_as_pasted(
     assert jnp.abs(want.astype(float) - got.astype(float)).max() < 0.05
 
 
+def test_an_edit_of_attention_says_which_keys_its_lengths_show(tmp_path: Path) -> None:
+    before, by_hand, _ = WRITTEN_OUT["last places"]
+    source = f"{BY_HAND}{before}    return {by_hand}{STEP}"
+    args = (jnp.ones((2, 32, 96), jnp.bfloat16), jnp.array([20, 9]))
+    change = only_change(source, args, tmp_path)
+    assert "lengths (2, 1, 1, 1): keys k < lengths + 1 are seen" in change.limit
+
+
 def attended(source: str, args: Sequence[Any]) -> Any:
     """What the function `attend` of a program computes."""
     return jax.jit(namespace(source)["attend"])(*args)
@@ -264,12 +285,19 @@ def only_edit(
     source: str, args: Sequence[Any], folder: Path, value: str = "cudnn"
 ) -> str:
     """The edit of the attention that a program writes by hand."""
+    return only_change(source, args, folder, value).edit
+
+
+def only_change(
+    source: str, args: Sequence[Any], folder: Path, value: str = "cudnn"
+) -> Alternative:
+    """The alternative to the attention that a program writes by hand."""
     change = Alternative(Kind.ATTENTION, "by hand", value, "")
     record = _Record()
     with _alternatives(record, [change.switch]) as hook:
         hook.use(True)
         lowered_program(source, args, folder)
-    return change.at(record.sites).edit
+    return change.at(record.sites)
 
 
 PRECISE = """        jax.config.update("jax_default_matmul_precision", "highest")

@@ -5,6 +5,7 @@ Within `jax.vmap` the program's arrays lack an axis. If it maps over heads, the 
 `jax.vmap`: a call for one head would have all heads copied to the front, as batch rows.
 """
 
+import functools
 import itertools
 import re
 
@@ -111,6 +112,10 @@ class _Written:
             shape = self._shape(mask.value, mask.names)
             seen = "zero" if mask.is_added else str(not mask.hides).lower()
             said.append("%s %s: %s where a key is seen" % (name, shape, seen))
+        for name, (value, names, added) in self._named_lengths():
+            shape = self._shape(value, names)
+            limit = _plus(name, added)
+            said.append("%s %s: keys k < %s are seen" % (name, shape, limit))
         if self._is_over_heads:
             said.append(OVER_HEADS)
         if self._formula:
@@ -201,32 +206,41 @@ class _Written:
         given = ["scale=%g" % self._found.scale]
         if self._masking.window is not None:
             given.insert(0, self.window())
-        lengths = [self._length(*each) for each in self._masking.lengths]
+        lengths = [self._length(*each) for each in self._named_lengths()]
         if not lengths:
             return given
         if not self._rows and self._batch:  # jax wants both of mapped rows
-            queries = "0 * lengths[None] + %d" % self._found.count(QUERIES)
+            first, _ = next(self._named_lengths())
+            queries = "0 * %s[None] + %d" % (first, self._found.count(QUERIES))
             given.insert(0, "query_seq_lengths=%s" % queries)
-        least = ", ".join(lengths)
-        if len(lengths) > 1:
-            least = "jnp.minimum(%s)" % least
+        least = functools.reduce("jnp.minimum({}, {})".format, lengths)
         return ["key_value_seq_lengths=%s" % least, *given]
+
+    def _named_lengths(self):
+        """Lengths with their names in the note: lengths, or lengths1 and lengths2."""
+        every = self._masking.lengths
+        for number, length in enumerate(every, 1):
+            yield "lengths%d" % number if len(every) > 1 else "lengths", length
 
     def window(self):
         """The argument for how far back a query sees; empty: all keys."""
         window = self._masking.window
         return "" if window is None else "local_window_size=(%d, 0)" % window
 
-    def _length(self, value, names, added):
+    def _length(self, name, length):
         """The number of keys of each batch row."""
-        text = "lengths"
-        if not self._rows:
-            text = "lengths[None]"
-        elif not parts_of(names):
-            text = "jnp.full(%d, lengths)" % self._found.count(self._batch)
+        value, names, added = length
+        text = name
+        axes = self._there(names)
+        if len(axes) > 1:  # a row of them, as jax wants it
+            text = "%s.ravel()" % name
+        elif not (self._rows or axes):
+            text = "%s[None]" % name
+        if self._rows and not parts_of(names):
+            text = "jnp.full(%d, %s)" % (self._found.count(self._batch), text)
         if str(value.dtype) != "int32":
             text = _cast(text, "int32")
-        return "%s + %d" % (text, added) if added else text
+        return _plus(text, added)
 
     def result(self, graph):
         """The text after the call that makes the program's result from the call's."""
@@ -335,6 +349,11 @@ def _line_of(node):
         if is_own(file):
             return frame
     return None
+
+
+def _plus(text, number):
+    """A sum as text; the text alone if nothing is added."""
+    return "%s + %d" % (text, number) if number else text
 
 
 def _followed(graph, node, names, is_part):
