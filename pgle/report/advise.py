@@ -382,6 +382,8 @@ def _stand_in(item: Attempt) -> str:
         return (
             "with 64 bits a number, where XLA's attention stands in for cuDNN's kernel"
         )
+    if any(change.kind == Kind.CAST for change in item.changes):
+        return "where operands of products are rounded, and nothing else that a cast rounds"
     if not any(change.kind in ROUNDING for change in item.changes):
         return "with 64 bits a number"
     return "where operands of products are rounded as Tensor Cores round them"

@@ -13,13 +13,23 @@ from accounts import account, opportunity
 from pgle.account.captured_program import CapturedFacts, opportunities_of
 from pgle.account.value import OpportunityKind, Trial
 from pgle.next import Next, Sentence, to_way
-from pgle.report.advise import _actions, _at, _left, _notes, _table, commands, headline
+from pgle.report.advise import (
+    _actions,
+    _at,
+    _left,
+    _notes,
+    _table,
+    _values_note,
+    commands,
+    headline,
+)
 from pgle.report.next_steps import way_in_run
 from pgle.report.page.value import as_cell
 from pgle.run.advise import Advised
 from pgle.run.alternative_steps import Tried
 from pgle.run.alternatives import Alternative, Kind
 from pgle.run.attempts import Attempt
+from pgle.run.capture.captured import ComparedValues
 from pgle.run.directory.directory import RunDirectory
 from pgle.run.untried import OVER_BUDGET, Untried
 from pgle.schedule.control import Controlled
@@ -240,3 +250,12 @@ def test_what_changed_nothing_is_named() -> None:
 def test_what_the_budget_left_out_is_tried_next() -> None:
     again = Next.of("advise", "--budget", 9, "--", "python", "train.py")
     assert commands(advised(whole=again)) == (again,)
+
+
+def test_a_compared_cast_says_that_its_products_alone_were_rounded() -> None:
+    near = ComparedValues(difference=1e-3, tolerance=1e-2, unit=2**-8, seen=2)
+    cast_ = Alternative(Kind.CAST, "by hand", "bfloat16", "")
+    gained = Controlled(Gain(0.1, 0.1, 0.1, 0.0))
+    made = Attempt((cast_,), Verdict.BETTER, "", gained=gained, values=near)
+    (note,) = _values_note(made)
+    assert note.endswith("are rounded, and nothing else that a cast rounds")
