@@ -78,3 +78,20 @@ def test_a_softmax_that_a_layer_goes_on_with_is_no_loss() -> None:
 
 def test_few_words_are_left() -> None:
     assert logits(LOSS.replace("32000", "1000")) is None
+
+
+def test_soft_labels_are_read_in_both_directions() -> None:
+    soft = LOSS.replace("f3 = f32", "w3 = f32[8192,32000] parameter(1)\n  f3 = f32")
+    soft = soft.replace("exponential(f3)", "multiply(f3, w3)")
+    soft = soft.replace(
+        "fusion(logits), kind=kLoop", "fusion(logits, soft), kind=kLoop"
+    )
+    given = "table = bf16[1024,32000] parameter(1)"
+    soft = soft.replace(given, f"{given}\n  soft = f32[8192,32000] parameter(2)")
+    hard, found = logits(LOSS), logits(soft)
+    assert hard is not None
+    assert found is not None
+    assert hard.expected_us is not None
+    assert found.expected_us is not None
+    reads = 2 * 8192 * 32000 * 4 / (0.9 * 3352e3)
+    assert hard.expected_us - found.expected_us == pytest.approx(reads, rel=0.01)

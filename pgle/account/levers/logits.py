@@ -63,7 +63,8 @@ def find(step: StepCosts, flow: Flow) -> Opportunity | None:
 _EDIT = (
     "Write the loss as logsumexp(logits) - logits[label] under jax.custom_vjp, with "
     "(exp(logits - logsumexp) - one_hot) times the incoming gradient as gradient, or take "
-    "a fused cross-entropy. Label smoothing and a z-loss need their own terms in both."
+    "a fused cross-entropy. Soft labels, label smoothing and a z-loss need their own terms in "
+    "both."
 )
 
 
@@ -97,5 +98,21 @@ def _passes_us(step: StepCosts, flow: Flow, item: Scores, forward: int) -> float
     passes = forward + (_BACKWARD_PASSES if item.products else 0)
     width = BITS.get(flow.shape(item.product).dtype, 16) / 8
     size = passes * flow.elements(item.product) * width
+    size += (2 if item.products else 1) * _given_bytes(flow, item)
     one = KERNEL_US + step.hardware.memory_us(size)
     return one * step.count.get(flow.kernel[item.product], 1.0)
+
+
+def _given_bytes(flow: Flow, item: Scores) -> float:
+    """Bytes of what a loss is given for each of its logits, such as soft labels. Each pass over
+    the loss reads them.
+    """
+    elements = flow.elements(item.product)
+    given = {
+        name
+        for node in joined(flow, [item.product])
+        if node not in flow.products
+        for name in flow.inputs[node]
+        if name not in flow.nodes and flow.elements(name) == elements
+    }
+    return sum(BITS.get(flow.shape(name).dtype, 16) / 8 * elements for name in given)
