@@ -314,9 +314,8 @@ def _name_codes(
     trace: Trace, rows: npt.NDArray[np.int32], main: int, names: int
 ) -> Ints:
     """int64[rows], the instruction of each row; of another module ``names`` + that module."""
-    module = trace.module[rows]
-    codes = np.where(module == main, trace.instruction[rows], names + module)
-    return codes.astype(np.int64)
+    module = trace.module[rows].astype(np.int64)  # two bytes hold no large sums
+    return np.where(module == main, trace.instruction[rows], names + module)
 
 
 def _other_pieces(window: DeviceWindow, first: int) -> Iterator[_Pieces]:

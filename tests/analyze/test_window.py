@@ -208,3 +208,16 @@ def test_idle_time_while_xla_compiles_is_known_as_that(
     ]
     assert step.idle_us["while compiling"] == pytest.approx(380 / 2)
     assert step.idle_us["between steps"] == pytest.approx(900)
+
+
+def test_a_trace_has_more_names_than_two_bytes_can_number(
+    measured: Callable[..., MeasuredStep],
+) -> None:
+    trace = repeated(Run("fusion.1", 0, 4000), Run("dot.3", 5000, 2000))
+    unused = (f"unused.{number}" for number in range(2**15))
+    many = replace(
+        trace,
+        module=trace.module.astype(np.int16),  # as readers store few modules
+        instructions=(*trace.instructions, *unused),
+    )
+    assert measured(many).parts.rows == measured(trace).parts.rows
