@@ -41,6 +41,7 @@ from pgle.trace.columns import (
     heads,
     occurrences,
     run_lengths,
+    run_medians,
     usual_values,
 )
 from pgle.trace.intervals import covered, union
@@ -347,9 +348,9 @@ def _median_waits(exposed: Floats, first: Ints, sizes: Ints) -> Floats:
     """
     collective = np.repeat(np.arange(len(first)), sizes)
     ordered = exposed[np.lexsort((exposed, collective))]
-    low = ordered[first + np.where(sizes == 2, 1, (sizes - 1) // 2)]
-    high = ordered[first + sizes // 2]
-    return np.where(sizes > 1, (low + high) / 2, 0.0)
+    medians = run_medians(ordered, first, sizes)
+    later = ordered[first + sizes // 2]  # of two ranks, the one that waits longer
+    return np.select([sizes > 2, sizes == 2], [medians, later], 0.0)
 
 
 def _launches(

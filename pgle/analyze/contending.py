@@ -27,6 +27,7 @@ from pgle.trace.columns import (
     heads,
     occurrences,
     run_lengths,
+    run_medians,
 )
 from pgle.trace.intervals import EMPTY, Intervals, covered, union
 from pgle.trace.table import ActivityKind, Trace
@@ -193,10 +194,7 @@ def _medians_of(key: Ints, values: Floats, use: Flags) -> Floats:
     rows = rows[np.lexsort((values[rows], key[rows]))]
     ordered = values[rows]
     first = heads(key[rows])
-    sizes = run_lengths(first, len(rows))
-    low = ordered[first + (sizes - 1) // 2]
-    high = ordered[first + sizes // 2]
-    medians = (low + high) / 2
+    medians = run_medians(ordered, first, run_lengths(first, len(rows)))
     known = key[rows][first]
     at = np.minimum(np.searchsorted(known, key), len(known) - 1)
     is_known = known[at] == key

@@ -167,22 +167,15 @@ def row_document(item: Judged, found: Scaling) -> RowControlDocument | None:
     kept = item.row.control
     if kept is None:
         return None
-    if found.control is None or kept.row is None:
-        return RowControlDocument(
-            flag=kept.flag,
-            same_program=kept.row is None and not kept.failure,
-            failure=kept.failure or None,
-            step_us=None,
-            efficiency=None,
-            exposed_us=None,
-        )
-    pairs = zip(found.answer.rows, found.control.other.rows, strict=True)
-    other = next(two for one, two in pairs if one is item)
+    other: Judged | None = None
+    if found.control is not None and kept.row is not None:
+        pairs = zip(found.answer.rows, found.control.other.rows, strict=True)
+        other = next(two for one, two in pairs if one is item)
     return RowControlDocument(
         flag=kept.flag,
-        same_program=False,
+        same_program=kept.row is None and not kept.failure,
         failure=kept.failure or None,
-        step_us=other.step_us,
-        efficiency=other.efficiency,
-        exposed_us=other.row.exposed_us,
+        step_us=None if other is None else other.step_us,
+        efficiency=None if other is None else other.efficiency,
+        exposed_us=None if other is None else other.row.exposed_us,
     )

@@ -164,9 +164,8 @@ LEAST_WORDS = 4096  # as in `pgle_hook/chunks.py`
 class Kind(StrEnum):
     """The part of a program that an alternative changes."""
 
-    SHARDING = (
-        "sharding"  # of the batch, and of the carry of a scan as the batch is divided
-    )
+    # of the batch, and of the carry of a scan as the batch is divided
+    SHARDING = "sharding"
     ATTENTION = "attention"
     REMAT = "remat"
     CHECKPOINT = "checkpoint"  # of a scan's body without one

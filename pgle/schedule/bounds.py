@@ -138,9 +138,8 @@ class _Bounds:
     program: Program
     cost: Callable[[Op], float]  # microseconds of one execution of an op
     gap_us: float  # gap before each kernel
-    shares_links: bool = (
-        False  # whether collectives and transfers between two devices share links
-    )
+    # whether collectives and transfers between two devices share links
+    shares_links: bool = False
     known: dict[str, float] = field(default_factory=dict)
     queues: dict[str, Mapping[str, float]] = field(default_factory=dict)
 

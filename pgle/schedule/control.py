@@ -17,9 +17,8 @@ from pgle.worth import is_worth
 from pgle.xla.flags.text import FlagList, typed_flag
 
 TRITON = "xla_gpu_enable_triton_gemm"
-ROUNDED = (
-    0.0005  # share of the step; pgle shows a smaller change as 0.0 %, without a sign
-)
+# share of the step; pgle shows a smaller change as 0.0 %, without a sign
+ROUNDED = 0.0005
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,12 +26,10 @@ class Controlled:
     """The gain of a schedule over another, by two compilations."""
 
     first: Gain  # with the user's flags
-    other: Gain | None = (
-        None  # with the other kernels for products; None if they do not matter
-    )
-    failure: str = field(
-        default="", kw_only=True
-    )  # why there is no second compilation, in one line
+    # with the other kernels for products; None if they do not matter
+    other: Gain | None = None
+    # why there is no second compilation, in one line
+    failure: str = field(default="", kw_only=True)
 
     @property
     def shares(self) -> tuple[float, ...]:

@@ -538,8 +538,8 @@ def _by_progress(
                 break
     for meeting, ours in stuck.values():
         (_, devices), number = meeting
-        for other in devices:
-            their_meeting, theirs = stuck.get(other, (meeting, ours))
+        for other in filter(stuck.get, devices):
+            their_meeting, theirs = stuck[other]
             if their_meeting != meeting:
                 return [Difference(HANG, devices, number + 1, (ours, theirs))]
     return []

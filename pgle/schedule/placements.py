@@ -60,9 +60,8 @@ class Placement:
     count: int = 1  # its executions in a step
     arrays: int = 1  # arrays that it moves; several if XLA combined collectives
     kept_by: str = ""  # the flag that keeps it synchronous; empty if none does
-    unread: bool = (
-        False  # no instruction on the way to the computation's result needs it
-    )
+    # no instruction on the way to the computation's result needs it
+    unread: bool = False
 
     @property
     def is_stuck(self) -> bool:

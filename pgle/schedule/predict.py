@@ -129,9 +129,8 @@ class Uncertain:
     count: int  # executions in the step
 
 
-DIFFERING = (
-    0.1  # share of a measured cost; pgle shows a range that reaches at least so far
-)
+# share of a measured cost; pgle shows a range that reaches at least so far
+DIFFERING = 0.1
 HELD = 0.9  # probability that one more execution is in the range of a measured cost
 
 

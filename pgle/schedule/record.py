@@ -42,10 +42,8 @@ class Noise:
     # the most that an outlier takes longer; small kernels of the real run sometimes double, large
     # ones do not
     outlier_us: float = 20.0
-    warm_up: tuple[float, ...] = (
-        0.17,
-        0.12,
-    )  # extra share of compute time of the first executions
+    # extra share of compute time of the first executions
+    warm_up: tuple[float, ...] = (0.17, 0.12)
     # standard deviation of the time at which a rank begins a step, as a share of the step
     skew: float = 0.002
     # how much later the last rank begins the first execution than the first one, since it compiled

@@ -258,9 +258,8 @@ def _truth(value: Any) -> bool:
 
 
 NUMBER = r"[-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?|nan|inf"
-_GROUPED = (
-    r"[1-9]\d{0,2}(?:,\d{3})+(?![\d,])(?:\.\d*)?"  # a number such as ``12,345.6``
-)
+# a number such as ``12,345.6``
+_GROUPED = r"[1-9]\d{0,2}(?:,\d{3})+(?![\d,])(?:\.\d*)?"
 _TIME = rf"{_GROUPED}|(?!\d+,\d)(?:{NUMBER})"
 """A number, perhaps with separators of thousands. The part before a decimal comma does not match.
 """
@@ -507,9 +506,8 @@ def _loss_in(line: str) -> _Row:
 
 def _integer(text: str) -> int:
     """Return an integer that may hold commas."""
-    return int(
-        text.replace(",", "")[:100]
-    )  # Python refuses 4,300 digits, and a number of a hundred is too large anyway
+    # Python refuses 4,300 digits, and a number of a hundred is too large anyway
+    return int(text.replace(",", "")[:100])
 
 
 def _float(text: str) -> float:

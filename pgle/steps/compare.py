@@ -24,9 +24,8 @@ DEFAULTS = Assumptions()
 # means of steady steps disagree with medians if they differ by more standard errors
 TAIL_ERRORS = 4.0
 GRAIN_SHOWN = 0.001  # share of a step; step times rounded more coarsely get a warning
-STALL_DIFFERENCE = (
-    0.01  # sides whose shares of time in stalls differ by more get a warning
-)
+# sides whose shares of time in stalls differ by more get a warning
+STALL_DIFFERENCE = 0.01
 LEAST_STALLS = 0.0005  # the warning leaves out smaller shares: they show as 0.0 %
 
 

@@ -390,19 +390,15 @@ class Estimate:
     half_width: float = math.inf
     # smallest true difference that is found with probability `POWER` at this noise
     detectable: float = math.inf
-    p: float | None = (
-        None  # of the two-sided rank test; None if the interval alone decides
-    )
-    least_p: float = (
-        1.0  # the smallest p that this number of units can give; 1 without a test
-    )
+    # of the two-sided rank test; None if the interval alone decides
+    p: float | None = None
+    # the smallest p that this number of units can give; 1 without a test
+    least_p: float = 1.0
     n: tuple[int, int] = (1, 1)  # units of base and new
-    pair_variance: float = (
-        math.inf
-    )  # estimated variance of the difference of one run of each side
-    spread: LaunchSpread | None = (
-        None  # assumed spread of launches, if each side has one run
-    )
+    # estimated variance of the difference of one run of each side
+    pair_variance: float = math.inf
+    # assumed spread of launches, if each side has one run
+    spread: LaunchSpread | None = None
     # how much lower and higher the difference may be by the model of simulated runs; 0 if measured
     model: tuple[float, float] = (0.0, 0.0)
     warnings: tuple[str, ...] = ()  # one line each

@@ -110,9 +110,8 @@ _FORMS = [
     for kind, wording in _WORDINGS
 ]
 """The endings of metric names, by kind."""
-_FORMS.append(
-    (LOSS, re.compile(r"(?:^|/)(?P<ending>(?:train_)?loss)$"))
-)  # not a part of the loss, such as `aux_loss`
+# not a part of the loss, such as `aux_loss`
+_FORMS.append((LOSS, re.compile(r"(?:^|/)(?P<ending>(?:train_)?loss)$")))
 _OF_STEP = re.compile(
     r"train|training|trainer|perf|avg|average|mean|median|global|total|elapsed|wall|last|current"
     r"|per|batch|iteration"

@@ -19,13 +19,11 @@ EARLIEST = np.iinfo(np.int64).min
 LATEST = np.iinfo(np.int64).max
 NO_ROWS = np.empty(0, np.int64)
 
-BLOCK_BYTES = (
-    32 << 20
-)  # glibc maps a block of this size and more by itself (M_MMAP_THRESHOLD in `mallopt(3)`)
+# glibc maps a block of this size and more by itself (M_MMAP_THRESHOLD in `mallopt(3)`)
+BLOCK_BYTES = 32 << 20
 
-BLOCK_ROWS = (
-    1 << 18
-)  # rows that are processed together; it bounds the working memory for a trace of any length
+# rows that are processed together; it bounds the working memory for a trace of any length
+BLOCK_ROWS = 1 << 18
 
 MANY = 1 << 17
 """A column with this many values is likely to become long. A shorter one starts small, because the
@@ -158,6 +156,19 @@ def run_lengths(first: npt.NDArray[np.integer], count: int) -> Ints:
     `first`.
     """
     return np.diff(np.append(first, count))
+
+
+def run_medians(ordered: Floats, first: Ints, sizes: Ints) -> Floats:
+    """Return float64[k]: the median of each run of values.
+
+    Args:
+        ordered: float64[n], the values. Those of a run ascend.
+        first, sizes: int64[k], first row and length of each run.
+    """
+    low = ordered[first + (sizes - 1) // 2]
+    high = ordered[first + sizes // 2]
+    medians: Floats = (low + high) / 2
+    return medians
 
 
 def occurrences(*columns: npt.NDArray[Any]) -> Ints:

@@ -226,8 +226,8 @@ def _far_away(records: Records) -> Ints:
 
 
 def _is_first_far(start: Ints, end: Ints, run: Codes) -> bool:
-    """Whether the first record of a device ends long before the others, which its execution has,
-    begin.
+    """Whether the first record of a device ends long before the second one begins, although its
+    execution has more records.
     """
     ahead_ns = int(start[1] - end[0])
     others_ns = int(start[-2] - start[1])

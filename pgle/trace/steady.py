@@ -75,16 +75,14 @@ MOST_BEHIND = 300
 """An execution is compared with at most this many later ones: tests over pairs take quadratic time.
 """
 
-GROWS = (
-    2.576  # standard deviations of the rank test of Mann and Kendall: 1 %, two-sided
-)
+# standard deviations of the rank test of Mann and Kendall: 1 %, two-sided
+GROWS = 2.576
 
 LOST_SHARE = 0.005  # share of the activities; the loss of fewer changes no answer
 LOST_MANY = 10  # activities; if fewer are missing, they must also have taken long
 FEWEST_LEFT = 2  # executions in a row; the pause after a single one is unknown
-SAME_COUNT = (
-    2 / 3
-)  # share of executions with the usual number of activities; below it, a smaller number is no loss
+# share of executions with the usual number of activities; below it, a smaller number is no loss
+SAME_COUNT = 2 / 3
 
 Rows: TypeAlias = npt.NDArray[np.intp]
 

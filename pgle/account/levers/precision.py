@@ -22,9 +22,8 @@ from pgle.xla.vendors import NVIDIA, maker_of
 if TYPE_CHECKING:
     from pgle.account.levers.narrowed import Narrowed
 
-_ALGORITHM = (
-    "dot_bf16_bf16_f32"  # rounds operands in f32 to bf16, as `Matmul.precision`
-)
+# rounds operands in f32 to bf16, as `Matmul.precision`
+_ALGORITHM = "dot_bf16_bf16_f32"
 
 # arithmetic of f32 products: full precision, and XLA's default
 _SLOW = ("f32", "tf32")

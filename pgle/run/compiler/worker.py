@@ -78,9 +78,8 @@ class CompilerProcess:
         self.vendor = NVIDIA.name  # the vendor whose GPUs it compiles for
         self.jaxlib = ""  # version of its jaxlib; known once the process has started
         self.child: subprocess.Popen[bytes] | None = None
-        self.waiting: dict[
-            int, tuple[OnMessage, Future[Json]]
-        ] = {}  # open requests, by number
+        # open requests, by number
+        self.waiting: dict[int, tuple[OnMessage, Future[Json]]] = {}
         self.is_closed = False
         self._count = 0
         self._lock = threading.Lock()

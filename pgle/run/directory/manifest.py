@@ -245,9 +245,8 @@ def extend_manifest(run_dir: Path, record: StageRecord) -> None:
         before = _load(path) if path.exists() else []
         key = (record.stage, record.rank, record.started)
         kept = [item for item in before if (item.stage, item.rank, item.started) != key]
-        entries = [
-            asdict(item) for item in (*kept, record)
-        ]  # keep the record that was written last at the end
+        # keep the record that was written last at the end
+        entries = [asdict(item) for item in (*kept, record)]
         text = (
             json.dumps(
                 {"schema": SCHEMA, "stages": entries}, indent=2, ensure_ascii=False

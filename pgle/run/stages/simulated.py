@@ -66,11 +66,8 @@ PROFILED_STEPS = 8  # executions in a simulated profile window
 
 TIMED_STEPS = 40  # executions of a simulated baseline or performance run
 
-SEEDS = {
-    "profile": 0,
-    "baseline": 1,
-    "perf": 2,
-}  # of the noise, so that stages differ as real runs do
+# seeds of the noise by stage, so that stages differ as real runs do
+SEEDS = {"profile": 0, "baseline": 1, "perf": 2}
 
 
 @dataclass(frozen=True)

@@ -50,9 +50,8 @@ from pgle.trace.columns import (
     GrowingColumn,
     Ints,
     distinct,
-    heads,
     narrow,
-    run_lengths,
+    occurrences,
 )
 from pgle.trace.nsys.graphs import Graphs, read_graphs
 from pgle.trace.nsys.ranges import (
@@ -679,11 +678,9 @@ def _places_in_time(pairs: Ints, launches: XlaLaunches) -> npt.NDArray[np.int32]
     device, module_range = np.divmod(pairs, len(launches.module_start))
     module = launches.module[module_range].astype(np.int64)
     began = launches.module_start[module_range]
-    order = np.lexsort((module_range, began, module, device))
-    first = heads(device[order], module[order])
-    sizes = run_lengths(first, len(order))
-    place = np.empty(len(order), np.int32)
-    place[order] = np.arange(len(order)) - np.repeat(first, sizes)
+    in_time = np.lexsort((module_range, began))
+    place = np.empty(len(in_time), np.int32)
+    place[in_time] = occurrences(device[in_time], module[in_time])
     return place
 
 
@@ -898,8 +895,7 @@ def exporter(tables: Tables) -> dict[str, str]:
 
 def xla_flags(tables: Tables) -> str:
     """Return XLA_FLAGS of the recorded process: only the words that begin with ``--xla``."""
-    # NAME="value"
-    like = ("value", ("XLA_FLAGS=",))
+    like = ("value", ("XLA_FLAGS=",))  # rows have the form NAME="value"
     for (value,) in tables.rows("META_DATA_CAPTURE", ("value",), like=like):
         if isinstance(value, str):
             return " ".join(_FLAG.findall(value))

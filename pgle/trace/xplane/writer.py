@@ -52,9 +52,8 @@ _EVENTS = 4  # field of an XLine
 _PLANE_STATS = 6  # field of an XPlane
 
 
-Encoded: TypeAlias = npt.NDArray[
-    np.uint8
-]  # uint8[n, m], m bytes for each of n messages
+# uint8[n, m], m bytes for each of n messages
+Encoded: TypeAlias = npt.NDArray[np.uint8]
 
 
 @dataclass(frozen=True)

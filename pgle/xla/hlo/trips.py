@@ -300,7 +300,7 @@ class _Reader:
             operand, place = source
             return self.value(computation, operand, place, parameters)
         if item.opcode == "while" and len(place) == 1:
-            return None  # an iteration changes it
+            return None  # an iteration may change it
         inside = self.called(item)
         if inside is not None:
             given = self.arguments(computation, item, parameters)

@@ -471,9 +471,8 @@ class _LineReader:
 
     def __init__(self, rank: str) -> None:
         self.rank = rank
-        self.hosts: dict[
-            str, str
-        ] = {}  # labels found before XLA's prefix; other lines may have them, too
+        # labels found before XLA's prefix; other lines may have them, too
+        self.hosts: dict[str, str] = {}
         self.with_info: set[str] = set()
         self.info_lines_left = MAX_INFO_LINES
         self.tracebacks = Tracebacks(self._of_rank)

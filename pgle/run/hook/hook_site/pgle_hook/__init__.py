@@ -4,8 +4,8 @@ window.
 Standard library only, Python 3.9 or newer: the program's interpreter need not have pgle. Files that
 are imported after jax also use NumPy, which jax needs. In a job of several processes `agreement`
 reads HLO by files of pgle that need the standard library only, too. Nothing of jax is imported
-before the program imports it. Every failure is one warning; the
-program continues as without the hook.
+before the program imports it. Every failure is one warning; the program continues as without the
+hook.
 """
 
 import atexit

@@ -78,9 +78,8 @@ class Alternatives:
         self._serves = serves
         self._jitted = []  # what the program compiles under the name `serves`
         self._is_on = True
-        self._is_made_aside = (
-            False  # whether the program's own operations were replaced
-        )
+        # whether the program's own operations were replaced
+        self._is_made_aside = False
         self._attend = None  # jax's own function of attention
         self._usual_checkpoint = jax.checkpoint
         self._replaced = Replaced()
@@ -600,7 +599,10 @@ class Buffers:
 
     def of(self, leaf):
         """Identify the memory of an array."""
-        reference, memory = self._known.get(id(leaf), (lambda: None, None))
+        known = self._known.get(id(leaf))
+        if known is None:
+            return id(leaf)
+        reference, memory = known
         return memory if reference() is leaf else id(leaf)
 
     def watched(self, usual):

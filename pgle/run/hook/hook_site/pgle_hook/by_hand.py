@@ -61,9 +61,8 @@ class Attention:
         self.sizes = {}  # size by what an axis counts
         self.sides = []  # queries, keys, values
         self.scale = 1.0
-        self.rounded = (
-            ""  # the type in which the fused call takes them; empty: their own
-        )
+        # the type in which the fused call takes them; empty: their own
+        self.rounded = ""
         self.masks = []  # see `Mask`
         self._distances = None
 

@@ -622,13 +622,12 @@ def arguments_of(jaxpr, given):
         given: the keyword arguments of ``lower_jaxpr_to_module``.
     """
     avals = given.get("in_avals") or jaxpr.in_avals
-    names = given.get("arg_names") or ()
-    shardings = given.get("arg_shardings") or ()
+    count = len(avals)
+    names = (given.get("arg_names") or ())[:count]
+    shardings = (given.get("arg_shardings") or ())[:count]
     found = {}
     named = itertools.zip_longest(avals, names, shardings)
-    for number, (aval, name, sharding) in enumerate(
-        itertools.islice(named, len(avals))
-    ):
+    for number, (aval, name, sharding) in enumerate(named):
         is_scalar = not getattr(aval, "shape", ())
         if is_scalar and not hasattr(sharding, "spec"):
             sharding = None  # jax itself has decided the placement

@@ -263,8 +263,8 @@ def _moving(jax, args, options, argnums):
     """Whether each leaf of some arguments belongs to a differentiated argument."""
     leaves = jax.tree_util.tree_leaves
     places = range(len(args))
-    if argnums is not None:
-        places = [places[place] for place in argnums if args]
+    if argnums is not None and args:
+        places = [places[place] for place in argnums]  # -1 is the last one
     found = []
     for place, arg in enumerate(args):
         found += [place in places] * len(leaves(arg))
