@@ -108,11 +108,12 @@ def _given_bytes(flow: Flow, item: Scores) -> float:
     the loss reads them.
     """
     elements = flow.elements(item.product)
-    given = {
-        name
-        for node in joined(flow, [item.product])
-        if node not in flow.products
-        for name in flow.inputs[node]
-        if name not in flow.nodes and flow.elements(name) == elements
-    }
-    return sum(BITS.get(flow.shape(name).dtype, 16) / 8 * elements for name in given)
+    size = 0.0
+    taken: set[str] = set()
+    for node in joined(flow, [item.product]):
+        if node not in flow.products:
+            taken.update(flow.inputs[node])
+    for name in taken.difference(flow.nodes):
+        if flow.elements(name) == elements:
+            size += BITS.get(flow.shape(name).dtype, 16) / 8 * elements
+    return size
