@@ -4,11 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from pgle.account.levers.flow import RESHAPED, Flow
-
-AGAIN = "rematted_computation"
-"""JAX has it in names of values that `jax.checkpoint` computes again."""
-
+from pgle.account.levers.flow import AGAIN, RESHAPED, Flow
 
 WITH_AXES = (
     "XLA drops it from products of two matrices in a program for several GPUs: give the data "

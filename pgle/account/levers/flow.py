@@ -35,6 +35,9 @@ WEIGHTS = RESHAPED.union(
 GRADIENT = "transpose("
 """JAX has it in names of the backward pass."""
 
+AGAIN = "rematted_computation"
+"""JAX has it in names of values that `jax.checkpoint` computes again."""
+
 _MOST_STEPS = 200  # most values that a search for the origin of a value looks at
 
 

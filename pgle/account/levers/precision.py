@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import fsum
 from typing import TYPE_CHECKING
 
-from pgle.account.levers.algorithms import WITH_AXES, keeps_algorithm
 from pgle.account.levers.flow import Flow
 from pgle.account.levers.places import places, taken_us
 from pgle.account.levers.savings import least_saved_us
@@ -109,7 +108,11 @@ def _rounded(step: StepCosts, flow: Flow, every: Sequence[_Slow]) -> Opportunity
     """The saving if operands are rounded: each kernel is priced again with other products. Kernels
     whose products lose the algorithm stay as they are.
     """
-    shares = _shares_of_rounded(step, flow)
+    # most programs need none of this
+    from pgle.account.levers.algorithms import WITH_AXES, keeps_algorithm
+
+    names = {name for name in _of_f32(flow) if keeps_algorithm(flow, name)}
+    shares = _shares_of_rounded(step, flow, names)
     slow = [item for item in every if item.kernel in shares]
     if not slow:
         return None
@@ -130,11 +133,12 @@ def _rounded(step: StepCosts, flow: Flow, every: Sequence[_Slow]) -> Opportunity
     )
 
 
-def _shares_of_rounded(step: StepCosts, flow: Flow) -> Mapping[str, float]:
-    """By kernel with products of f32 values that XLA rounds, how much of its time it takes with
-    rounded operands.
+def _shares_of_rounded(
+    step: StepCosts, flow: Flow, names: Collection[str]
+) -> Mapping[str, float]:
+    """By kernel with some of the named products, how much of its time it takes if XLA rounds their
+    operands.
     """
-    names = {name for name in _of_f32(flow) if keeps_algorithm(flow, name)}
 
     def rounded(item: Instruction) -> Instruction:
         is_product = item.name in names

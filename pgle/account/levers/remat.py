@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
-from pgle.account.levers.algorithms import AGAIN
-from pgle.account.levers.flow import Flow
+from pgle.account.levers.flow import AGAIN, Flow
 from pgle.account.levers.places import in_gib, places, room_bytes, taken_us
 from pgle.account.levers.savings import bound_alone, least_saved_us
 from pgle.account.step_costs import StepCosts
