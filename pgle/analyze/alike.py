@@ -6,9 +6,7 @@ from math import sqrt
 
 import numpy as np
 
-from pgle.trace.columns import Floats
-
-BY_CHANCE = 2.576  # standard deviations of a sign test: 1 %, two-sided
+from pgle.trace.columns import BEYOND_CHANCE, Floats
 
 
 def common_ratio(before: Floats, after: Floats) -> float:
@@ -52,4 +50,4 @@ def exceeds_chance(count: int, total: int) -> bool:
         total: number of all signs.
     """
     deviation = sqrt(total) / 2
-    return count - total / 2 > BY_CHANCE * deviation
+    return count - total / 2 > BEYOND_CHANCE * deviation

@@ -216,6 +216,8 @@ def median(values: npt.NDArray[np.number]) -> float:
     return float((ordered[(len(ordered) - 1) // 2] + ordered[len(ordered) // 2]) / 2)
 
 
+# A test by ranks or signs is beyond chance from this many standard deviations on: 1 %, two-sided.
+BEYOND_CHANCE = 2.576
 # A value this many standard deviations from the median still counts as usual.
 DEVIATIONS = 3.0
 # ratio of the standard deviation to the median absolute deviation, for a normal distribution

@@ -33,6 +33,7 @@ import numpy.typing as npt
 
 from pgle.errors import in_percent, many
 from pgle.trace.columns import (
+    BEYOND_CHANCE,
     BLOCK_ROWS,
     EARLIEST,
     LATEST,
@@ -74,9 +75,6 @@ growth from noise at 1 %.
 MOST_BEHIND = 300
 """An execution is compared with at most this many later ones: tests over pairs take quadratic time.
 """
-
-# standard deviations of the rank test of Mann and Kendall: 1 %, two-sided
-GROWS = 2.576
 
 LOST_SHARE = 0.005  # share of the activities; the loss of fewer changes no answer
 LOST_MANY = 10  # activities; if fewer are missing, they must also have taken long
@@ -456,7 +454,7 @@ def _grows(values: Floats) -> bool:
     one, other = np.triu_indices(count, 1)
     ordered = abs(float(np.sign(values[other] - values[one]).sum()))
     deviation = np.sqrt(count * (count - 1) * (2 * count + 5) / 18)
-    return bool((ordered - 1) / deviation > GROWS)
+    return bool((ordered - 1) / deviation > BEYOND_CHANCE)
 
 
 def _noise_of_changes(values: Floats) -> float:
