@@ -150,6 +150,14 @@ def check_file(path: AnyPath, *, pipe: bool = False) -> None:
         raise UserError(f"is a {kind}, a file is needed", where=path, remedy=remedy)
 
 
+def check_listable(folder: AnyPath) -> None:
+    """Raise `UserError` if this process may not list a folder, which a glob takes for empty."""
+    try:
+        next(iter(folder.iterdir()), None)
+    except OSError as error:
+        raise _unreadable(folder, error) from None
+
+
 def _is_descriptor(path: Path) -> bool:
     """Whether a path stands for an open file of a process: ``/dev/fd/63`` or ``/dev/stdin``."""
     return os.path.realpath(path).startswith(("/dev/fd/", "/proc/"))

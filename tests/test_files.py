@@ -24,6 +24,7 @@ from pgle.files import (
     sha256,
     write_files,
 )
+from pgle.xla.hlo.dumps import read_modules
 
 
 def test_nothing_is_written_where_one_of_the_files_is_a_directory(tmp_path):
@@ -311,3 +312,14 @@ def test_a_digest_is_of_a_file_and_of_no_pipe(tmp_path: Path) -> None:
     (tmp_path / "file").write_bytes(b"abc")
     assert content_digest(tmp_path / "pipe") == ("", 0)
     assert content_digest(tmp_path / "file") == (sha256(b"abc"), 3)
+
+
+def test_a_folder_that_nobody_may_list_is_not_taken_for_an_empty_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def iterdir(folder: Path) -> None:
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr(Path, "iterdir", iterdir)
+    with pytest.raises(UserError, match=r"cannot be read \(Permission denied\)"):
+        read_modules(tmp_path)

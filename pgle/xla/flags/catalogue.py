@@ -653,7 +653,7 @@ def profile_findings(flags: FlagList, jaxlib: str) -> Iterator[FlagFinding]:
             CHECKER,
             "fails every module that was not profiled; in 0.12.0.1 it fails inside "
             "XLA even with a full profile",
-            f"leave it at WARN and use '{VERIFY}'",
+            f"leave it at WARN and use `{VERIFY}`",
         )
 
 

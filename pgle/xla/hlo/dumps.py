@@ -11,7 +11,14 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from pgle.errors import UserError, choices
-from pgle.files import AnyPath, as_path, read_bytes, read_head, sha256
+from pgle.files import (
+    AnyPath,
+    as_path,
+    check_listable,
+    read_bytes,
+    read_head,
+    sha256,
+)
 from pgle.next import PROFILE, Next
 from pgle.xla.hlo.module import MAX_HLO_BYTES, Module
 
@@ -91,7 +98,7 @@ def read_modules(path: AnyPath) -> tuple[Module, ...]:
             "no HLO dump (*after_optimizations.hlo.pb or .txt) in this directory",
             where=path,
             remedy="run with XLA_FLAGS=--xla_dump_to=DIR --xla_dump_hlo_as_proto, "
-            f"or use '{PROFILE}'",
+            f"or use `{PROFILE}`",
         )
     modules: dict[tuple[str, int | None, str], Module] = {}
     seen: set[str] = set()
@@ -133,6 +140,7 @@ def read_scheduled(path: AnyPath) -> list[Module]:
 
 def _files(folder: AnyPath) -> Iterable[AnyPath]:
     """Return the HLO files of a folder: optimized modules, or any ``.hlo.pb`` if there are none."""
+    check_listable(folder)
     files: list[AnyPath] = [
         file
         for file in folder.rglob("*")
