@@ -150,18 +150,18 @@ def headline(found: Advised) -> tuple[str, Tone]:
         return f"{stopped}{best.name} makes the step fit in memory", "good"
     if best is not None:
         return f"{stopped}{best.name}{_shortens(found, best)}", "good"
-    if found.interrupted:
+    likely = _likely(found)
+    if found.interrupted and likely is None:
         return f"Stopped: nothing that was tried is surely {least} shorter", ""
     is_answered = found.unchanged or any(item.tried for item in found.attempts)
     if found.attempts and not is_answered:
         failed = many(len(found.attempts), "alternative")
         return f"No answer: {failed} tried, all failed", ""
     is_tried = bool(found.attempts or found.unchanged)
-    likely = _likely(found)
     if likely is not None:
         saves = f"may shorten the step by {_saving(likely)}"
         why = f": {likely.why}" if likely.why else ""
-        return f"No sure gain; open: {likely.name} {saves}{why}", "warn"
+        return f"{stopped}No sure gain; open: {likely.name} {saves}{why}", "warn"
     if found.open is not None:
         left = _untried(found, found.open)
         tried = "Nothing of what was tried helps" if is_tried else "Nothing was tried"

@@ -114,6 +114,18 @@ def test_the_savings_of_edits_in_turn_add_up_to_that_of_all() -> None:
     assert str(second.saves) == "30.0 % (24.0 … 36.0 %)"
 
 
+def test_a_search_that_was_stopped_names_what_is_left_to_compare() -> None:
+    gained = Controlled(Gain(0.4, 0.3, 0.5, 0.0))
+    why = "values not compared: stopped"
+    tried = cast(Tried, SimpleNamespace(step_us=600.0))
+    found = Attempt((UNROLL,), Verdict.UNSURE, why, tried, gained)
+    words, _ = headline(advised(found, interrupted=True))
+    assert words == (
+        "Stopped. No sure gain; open: unroll 2 may shorten the step by "
+        "40.0 % (30.0 … 50.0 %): values not compared: stopped"
+    )
+
+
 TRIED = cast(Tried, SimpleNamespace(step_us=1000.0))
 FAILED = Attempt((UNROLL,), Verdict.UNSURE, "it fails: head of 512")
 
