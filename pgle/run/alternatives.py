@@ -93,7 +93,10 @@ PLACED = (
 only within the step still sends all of it to each device.
 """
 
-EXPLICIT_AXES = "the mesh has explicit axes, so that types say how values are divided"
+EXPLICIT_AXES = (
+    "the mesh has explicit axes; write jax.reshard where jax.typeof(x) of an activation lacks the "
+    "axis of the batch"
+)
 
 JIT = "jit"
 """The kind of a call site that compiles a function. Its setting is the function's name."""
@@ -481,6 +484,8 @@ def _attentions(program: Written) -> Iterator[Alternative]:
     for where in _unfused(program):
         if where in sites:
             edit = edit_of(sites[where], how, usual)
+            if sites[where].form == EXPLICIT:
+                edit = f"jax.reshard({edit}, jax.typeof(q).sharding)"
             yield Alternative(Kind.ATTENTION, where, how, edit)
         else:
             yield Alternative(Kind.ATTENTION, where, how, usual, how=ATTENTION_HOW)

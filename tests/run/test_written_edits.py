@@ -257,6 +257,55 @@ def test_an_edit_of_attention_says_which_keys_its_lengths_show(tmp_path: Path) -
     assert "lengths (2, 1, 1, 1): keys k < lengths + 1 are seen" in change.limit
 
 
+def explicit(*axes: str | None) -> jax.sharding.NamedSharding:
+    """A sharding on a mesh whose axes are parts of types."""
+    kinds = (jax.sharding.AxisType.Explicit,)
+    mesh = jax.make_mesh((1,), ("data",), axis_types=kinds)
+    return jax.sharding.NamedSharding(mesh, jax.P(*axes))
+
+
+@pytest.mark.parametrize("case", ["causal", "heads first", "another order", "grouped"])
+def test_an_edit_of_attention_by_hand_keeps_the_sharding_in_its_type(
+    case: str, tmp_path: Path
+) -> None:
+    before, by_hand, _ = WRITTEN_OUT[case]
+    head = f"{BY_HAND}{before}    return "
+    sharding = explicit("data", None, None)
+    args = (
+        jax.ShapeDtypeStruct((2, 32, 96), jnp.bfloat16, sharding=sharding),
+        jax.ShapeDtypeStruct((2,), jnp.int32, sharding=explicit("data")),
+    )
+    edit = only_edit(f"{head}{by_hand}{STEP}", args, tmp_path)
+    pasted = edit.replace('"cudnn"', '"xla"')
+    want, got = (
+        jax.eval_shape(namespace(f"{head}{each}")["attend"], *args)
+        for each in (by_hand, pasted)
+    )
+    assert edit.startswith("jax.reshard(")
+    assert got.sharding == want.sharding
+
+
+def test_an_edited_call_keeps_the_sharding_in_the_type_of_its_queries(
+    tmp_path: Path,
+) -> None:
+    sharding = explicit("data", None, None)
+    args = (
+        jax.ShapeDtypeStruct((128, 128), jnp.bfloat16, sharding=explicit()),
+        jax.ShapeDtypeStruct((2, 64, 128), jnp.bfloat16, sharding=sharding),
+    )
+    record = _Record()
+    with _alternatives(record, []):
+        before = lowered(ATTENTION, args, tmp_path)
+    found = alternatives(Written(record.sites, Path("jit_step.mlir"), before))
+    (change,) = [one for one in found if one.kind is Kind.ATTENTION]
+    tried = changed_by_hook(change, ATTENTION, args, tmp_path)
+    call = "jax.nn.dot_product_attention(q, q, q, is_causal=True)"
+    edit = change.edit.replace("…", "q, q, q, is_causal=True")
+    pasted = lowered(ATTENTION.replace(call, edit), args, tmp_path)
+    assert pasted == tried != before
+    assert "jax.reshard(" in edit
+
+
 def attended(source: str, args: Sequence[Any]) -> Any:
     """What the function `attend` of a program computes."""
     return jax.jit(namespace(source)["attend"])(*args)

@@ -144,7 +144,9 @@ _CONSTRAINT = (
 
 _EDIT = (
     "Write this for the activations x that the product takes, in a scan for its carry. mesh is "
-    "the mesh of the step's arguments, data its axis of the batch."
+    "the mesh of the step's arguments, data its axis of the batch. If its axes are explicit, take "
+    "jax.reshard, for the activation whose jax.typeof lacks this axis, such as the result of "
+    "cuDNN's attention."
 )
 
 

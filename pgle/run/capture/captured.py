@@ -214,7 +214,8 @@ class CallSite:
     mask: str = ""  # for attention: ``own`` if the program gives a mask
     causal: bool = False  # for attention: whether queries see no later keys
     # whether it is a bare ``decorator``, or in a ``partial`` used as one; of ``sharding`` a
-    # ``tree`` if the carry is no single array; else empty
+    # ``tree`` if the carry is no single array; of ``attention`` ``explicit`` if the type of its
+    # queries says how they are divided; else empty
     form: str = ""
     #: file of an installed library that makes the call: ``flax/core/lift.py``
     library: str = ""

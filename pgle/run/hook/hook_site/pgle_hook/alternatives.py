@@ -31,7 +31,7 @@ from pgle_hook import (
 )
 from pgle_hook.by_hand import HALF
 from pgle_hook.records import describe, is_own, packages_of
-from pgle_hook.rewrite import Rewriter
+from pgle_hook.rewrite import Rewriter, divided_as, divided_sharding
 from pgle_hook.values import Values
 
 BY_HAND = "by hand"
@@ -428,13 +428,20 @@ class Alternatives:
             if str(getattr(query, "dtype", "")) not in HALF:
                 return usual(query, *args, **options)
             now = options.get("implementation") or "xla"
-            masked = guarded(lambda: _mask_of(args, options)) or {}
-            value = self._setting(self._here(), "attention", now, masked)
+            about = guarded(lambda: _mask_of(args, options)) or {}
+            place = self._here()
+            sharding = None
+            if not place[1]:  # a library's edit writes no sharding
+                sharding = divided_sharding(getattr(query, "aval", None))
+            if sharding is not None:
+                about["form"] = batches.EXPLICIT
+            value = self._setting(place, "attention", now, about)
             if value:
                 options["implementation"] = value
             if SetAside.is_on():  # cuDNN does not exist on CPUs
                 options["implementation"] = "xla"
-            return usual(query, *args, **options)
+            made = usual(query, *args, **options)
+            return divided_as(self._jax, made, sharding) if value else made
 
         return dot_product_attention
 

@@ -12,6 +12,7 @@ nothing is replaced.
 import importlib
 import math
 
+from pgle_hook.jax_private import MAPPED, name_of
 from pgle_hook.masks import (
     KEYS,
     QUERIES,
@@ -21,7 +22,7 @@ from pgle_hook.masks import (
     names_of,
     parts_of,
 )
-from pgle_hook.rewrite import VARIED, constant_of
+from pgle_hook.rewrite import VARIED, constant_of, divided_sharding
 
 np = importlib.import_module("numpy")
 
@@ -91,6 +92,14 @@ class Attention:
         """The masks in the form that a fused call takes."""
         rows, _ = self.batch_and_heads()
         return Masking(self.distances(jax), self.masks, self.back, rows)
+
+    @property
+    def sharding(self):
+        """The sharding that the program's type has and the fused call's lacks; None if there is
+        none. Within `jax.vmap`, nobody can write it.
+        """
+        is_mapped = MAPPED in name_of(self.product.eqn)
+        return None if is_mapped else divided_sharding(self.node.outs[0].aval)
 
     def back(self, node, names):
         """The names of the axes of a node's operand, from those of its result; None if split."""

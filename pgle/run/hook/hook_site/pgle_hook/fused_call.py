@@ -10,10 +10,11 @@ import itertools
 import re
 
 from pgle_hook import jax_private
+from pgle_hook.jax_private import MAPPED
 from pgle_hook.masks import KEYS, QUERIES, parts_of
 from pgle_hook.records import is_own
+from pgle_hook.rewrite import divided_sharding
 
-MAPPED = "vmap("  # part of an operation's name, once for each `jax.vmap` around it
 OVER_HEADS = "write it in place of jax.vmap over heads"
 APART = "write the product of weights and values apart from the einsum, then this in its place"
 
@@ -34,7 +35,7 @@ def described(jax, found, graph):
     call = 'jax.nn.dot_product_attention(%s, implementation="cudnn")' % ", ".join(given)
     has_own_mask = bool(masking.others or masking.lengths)
     return {
-        "call": written.within(call) or call + written.result(graph),
+        "call": written.within(call) or written.alone(call, graph),
         "options": written.window(),
         "mask": "own" if has_own_mask else "",
         "causal": masking.is_causal,
@@ -100,7 +101,34 @@ class _Written:
             return ""
         rest = "rest" if self._formula.count(",") == 1 else "*rest"
         taken = self._in_type(call + self._cut())
+        names = (self._batch, QUERIES, self._heads, ("e",))
+        taken = self._divided(taken, names)
         return 'jnp.einsum("%s", %s, %s)' % (self._formula, taken, rest)
+
+    def _divided(self, call, names):
+        """The call with the sharding of the program's type, which jax's function drops.
+
+        Args:
+            names: of the axes of what the call makes.
+        """
+        sharding = self._found.sharding
+        if sharding is None:
+            return call
+        axes = dict(zip(self._found.names, sharding.spec))
+        spec = [axes.get(name) for name in names]
+        written = "jax.typeof(q).sharding"
+        if not self._are_as_queries(names, spec):
+            text = "jax.sharding.PartitionSpec(%s)" % ", ".join(map(_written, spec))
+            written = "jax.sharding.NamedSharding(%s.mesh, %s)" % (written, text)
+        return "jax.reshard(%s, %s)" % (call, written)
+
+    def _are_as_queries(self, names, spec):
+        """Whether axes are those of the program's queries, in their order and divided alike."""
+        queries, of_queries = self._found.sides[0]
+        if [*names[:-1]] != [*of_queries[:-1]]:
+            return False
+        sharding = divided_sharding(queries.aval)
+        return sharding is not None and [*sharding.spec] == spec
 
     def note(self):
         """The meaning of the call's names, and the place for the call."""
@@ -242,11 +270,12 @@ class _Written:
             text = _cast(text, "int32")
         return _plus(text, added)
 
-    def result(self, graph):
-        """The text after the call that makes the program's result from the call's."""
+    def alone(self, call, graph):
+        """The code that makes the program's result from a call."""
         order = (*self._rows, QUERIES, self._query_heads, ("e",))
-        text = self._moved(self._cut(), order, self._result_names(graph))
-        return self._in_type(text)
+        names = self._result_names(graph)
+        text = self._moved(call + self._cut(), order, names)
+        return self._divided(self._in_type(text), names)
 
     def _cut(self):
         """The text after the call that leaves out zero features."""
@@ -319,6 +348,13 @@ class _Written:
 def _have_joined(names):
     """Whether an axis counts several things."""
     return any(len(name) > 1 for name in names)
+
+
+def _written(axes):
+    """What divides an axis of an array, as code: a name of a mesh axis, several, or none."""
+    if isinstance(axes, tuple):
+        return "(%s,)" % ", ".join(map(_written, axes))
+    return "None" if axes is None else '"%s"' % axes
 
 
 def _cast(text, dtype):

@@ -5,7 +5,7 @@ back. Axes have the names of `by_hand`.
 import math
 
 from pgle_hook.masks import KEYS, parts_of
-from pgle_hook.rewrite import Replacement
+from pgle_hook.rewrite import Replacement, divided_as
 
 
 def replacement(jax, found, attend):
@@ -34,7 +34,8 @@ def replacement(jax, found, attend):
         alike, width = _alike(jax, taken)
         made = attend(*alike, scale=found.scale, **options)[..., :width]
         result = _result(jax, found, made, (*batch, "q", *heads, "g", "e"))
-        return [result.astype(found.node.outs[0].dtype)]
+        result = result.astype(found.node.outs[0].dtype)
+        return [divided_as(jax, result, found.sharding)]
 
     values = [value for value, _ in found.sides]
     return Replacement([*values, *masking.values], make)

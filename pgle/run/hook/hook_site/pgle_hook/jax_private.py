@@ -18,6 +18,7 @@ import weakref
 from pgle_hook import after_import, guarded, watch
 
 COMPILER_LOGGER = "jax._src.compiler"
+MAPPED = "vmap("  # part of an operation's name (`name_of`), once for each `jax.vmap` around it
 
 
 def has_backends():

@@ -504,3 +504,20 @@ def explicit_sharding(aval):
     mesh = getattr(sharding, "mesh", None)
     is_explicit = bool(getattr(mesh, "explicit_axes", ()))
     return {"sharding": sharding} if is_explicit else {}
+
+
+def divided_sharding(aval):
+    """The sharding in a value's type if it divides an axis of the value, else None. If jax is too
+    old for `jax.reshard`, it is None, too.
+    """
+    sharding = explicit_sharding(aval).get("sharding")
+    is_divided = any(getattr(sharding, "spec", ()))
+    can_reshard = hasattr(importlib.import_module("jax"), "reshard")
+    return sharding if is_divided and can_reshard else None
+
+
+def divided_as(jax, array, sharding):
+    """Return an array with a sharding in its type, which a fused call drops; unchanged if it is
+    None.
+    """
+    return array if sharding is None else jax.reshard(array, sharding)
