@@ -113,6 +113,21 @@ def test_another_attention_is_refused(wrong: dict[str, Any]) -> None:
     assert (found.why, found.differs) == ("", True)
 
 
+def in_blocks(w: Any, x: Any, size: int = WINDOW) -> Any:
+    """The loss of attention within blocks of tokens."""
+    h = x @ w
+    blocks = jnp.arange(x.shape[1]) // size
+    scores = jnp.einsum("bqh,bkh->bqk", h, h)
+    chances = jax.nn.softmax(jnp.where(blocks[:, None] == blocks, scores, -1e9))
+    return jnp.square(jnp.einsum("bqk,bkh->bqh", chances, h)).mean()
+
+
+def test_attention_in_larger_blocks_is_refused() -> None:
+    args = [((WIDTH, WIDTH), jnp.float32), ((2, TOKENS, WIDTH), jnp.float32)]
+    found = compared(in_blocks, partial(in_blocks, size=TOKENS), *args)
+    assert (found.why, found.differs) == ("", True)
+
+
 def losses(x: Any, table: Any, labels: Any) -> Any:
     """Of all tokens."""
     logits = (x @ table).astype(jnp.float32)

@@ -18,7 +18,7 @@ from pgle_hook import SetAside, guarded, is_array, jax_private
 from pgle_hook.exact import EMULATED, wide
 from pgle_hook.own_sizes import OwnSizes
 from pgle_hook.results import Result, kept
-from pgle_hook.rewrite import explicit_sharding, is_literal
+from pgle_hook.rewrite import INLINED, explicit_sharding, is_literal
 from pgle_hook.stepwise import (
     Given,
     Stepwise,
@@ -63,6 +63,8 @@ FINE = 2.0**-40
 MOST_PLACES = 1024  # largest number compared with positions that the reduced size keeps
 COMPARING = frozenset(("add", "ge", "gt", "le", "lt", "sub"))
 """Operations that compare positions with a number, as a window does."""
+DIVIDING = frozenset(("div", "floor_divide", "rem", "remainder"))
+"""Operations, and jitted functions of jax, that divide positions by a number, as blocks do."""
 
 TOLERANCE = 4.0
 """Roundings of one program that may add up. Both programs round equally many values, at different
@@ -739,12 +741,15 @@ def _arrays_in(eqns):
 
 
 def _numbers_in(eqns):
-    """The largest constant that integers are compared with, by the size of their last axis. It may
-    be a window, which would have no effect at shorter lengths.
+    """The largest constant that integers are compared with or divided by, by the size of their last
+    axis. It may be a window or a block, which would have no effect at shorter lengths.
     """
     found = {}
     for eqn in eqns:
-        if eqn.primitive.name not in COMPARING:
+        name = eqn.primitive.name
+        if name in INLINED:
+            name = eqn.params.get("name")
+        if name not in COMPARING and name not in DIVIDING:
             continue
         shape = eqn.outvars[0].aval.shape
         size = next((size for size in reversed(shape) if size > 1), 0)
