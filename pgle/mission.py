@@ -7,14 +7,14 @@ used, and compares step times:
     profile  run the program, traced          → StageFolder: traces, and the HLO that XLA compiled
     convert  measure every instruction        → Path of a Profile: instruction name → cost in µs
     baseline run the program without profile  → StageFolder: step times, and the HLO
-    verify   look costs up as XLA will do     → Fit: the Coverage, and the profile to use
+    verify   look costs up as XLA will        → Fit: the Coverage, and the profile to use
     perf     run the program with the profile → StageFolder: step times, XLA's log
     confirm  read what the log proves         → KeptVerdict: whether XLA used the profile
     compare  steps without and with it        → Compared: the Comparison, or why there is none
 
-`pgle run` prints a line for each but confirm: the line of perf says what that found. Steps hand
-over files of a run directory, so an interrupted run continues. A `Keeper` skips what is done and
-records the rest: `Experiment` in run/stages/pipeline.py.
+`pgle run` prints a line for each step but confirm: the line of perf has its verdict. Each step
+leaves its files in the run directory, so an interrupted run continues there. A `Keeper` runs the
+long steps that are not done yet, and records them: `Experiment` in run/stages/pipeline.py.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from pgle.xla.log.verdict import Bounds
 
 
 class Keeper(Protocol):
-    """Runs long steps if they are due, records them, and tells the user about every step."""
+    """Runs and records the long steps that are due, and tells the user about every step."""
 
     def launch(self, stage: StageRequest) -> StageFolder:
         """Run the program, on GPUs or simulated ones; return the folder with its files."""
@@ -44,10 +44,10 @@ class Keeper(Protocol):
         """Convert traces by `pgle.run.convert`; return the path of the profile."""
 
     def announce(self, step: str, /) -> None:
-        """Say that a short step begins, which is never skipped."""
+        """Say that a short step begins. Short steps are never skipped."""
 
     def on_result(self, found: Coverage, /) -> None:
-        """Show what a short step found."""
+        """Show what verify found."""
 
 
 @dataclass(frozen=True)
@@ -65,11 +65,20 @@ def fulfil(
     limits: Limits,
     keeper: Keeper,
 ) -> tuple[Fit, KeptVerdict, Compared]:
-    """Run the mission for a program. The baseline stage may lack the flags that the run judges."""
+    """Run the mission for a program.
+
+    Args:
+        profile_stage: how to run the program traced. Only stage, mode and profile differ for perf.
+        baseline_stage: how to run it without the profile. If `pgle run` judges flags of a search,
+            they are missing here.
+        limits: what the change of the step time must keep.
+        keeper: runs the long steps.
+    """
     traced = profile(profile_stage, keeper)
     costs = convert(traced, keeper)
     before = keeper.launch(baseline_stage)
     keeper.announce("verify")
+    # perf compiles with the flags of the profile stage, so verify needs HLO made with them
     has_flags_of_perf = baseline_stage.flags == profile_stage.flags
     compiled = before if has_flags_of_perf else traced
     fit = verify(costs, compiled, profile_stage.bounds)
@@ -92,7 +101,9 @@ def convert(traced: StageFolder, keeper: Keeper) -> Path:
 
 
 def verify(costs: Path, compiled: StageFolder, bounds: Bounds) -> Fit:
-    """Find the instructions that have a cost. If they are too few, write a carried profile."""
+    """Find the instructions that have a cost. If they are too few, write a profile whose costs are
+    carried over to the compiled module.
+    """
     return find_fit(costs, compiled.rank().hlo, bounds)
 
 
@@ -103,7 +114,9 @@ def perf(profile_stage: StageRequest, costs: Path, keeper: Keeper) -> StageFolde
 
 
 def confirm(performed: StageFolder) -> KeptVerdict:
-    """Return whether XLA used the profile. `confirm_stage` read it from the log when perf ended."""
+    """Return whether XLA used the profile. `confirm_stage` of run/stages/stage.py has read it from
+    the log at the end of perf.
+    """
     return kept_verdict(performed)
 
 
