@@ -88,14 +88,19 @@ def _place(value: int, points: int) -> tuple[int, float]:
     return index, place - index
 
 
-def _between(surface: npt.NDArray[np.float64], x: Sequence[tuple[int, float]]) -> float:
+def _between(
+    surface: npt.NDArray[np.float64], places: Sequence[tuple[int, float]]
+) -> float:
     """Return a value interpolated between the 16 points around it on logarithmic scales; beyond the
     last point it is extrapolated.
+
+    Args:
+        places: `_place` of batch, m, n and k.
     """
-    corner = surface[tuple(slice(index, index + 2) for index, _ in x)]
-    for _, part in x:
-        corner = corner[0] * (1 - part) + corner[1] * part
-    return exp(float(corner))
+    corners = surface[tuple(slice(index, index + 2) for index, _ in places)]
+    for _, part in places:  # each axis in turn
+        corners = corners[0] * (1 - part) + corners[1] * part
+    return exp(float(corners))
 
 
 @lru_cache(maxsize=64)
@@ -117,8 +122,10 @@ def _surface(
     b, m, n, k = np.meshgrid(
         2.0 ** np.arange(_BATCHES), sides, sides, sides, indexing="ij", sparse=True
     )
+    # which entry of the table's grids is nearest to each power of two
     batch = np.minimum(np.arange(_BATCHES), len(GRID_B) - 1)
-    side = np.clip(np.arange(_SIDES) - int(log2(GRID_K[0])), 0, len(GRID_K) - 1)
+    first_side = int(log2(GRID_K[0]))
+    side = np.clip(np.arange(_SIDES) - first_side, 0, len(GRID_K) - 1)
     of_table = _Roofline(base.peak_tflops(table), _TABLE_BYTES[table], base)
     near = [
         np.minimum(b, GRID_B[-1]),
@@ -129,11 +136,12 @@ def _surface(
     nearest = of_table.us(*near)
     measured = measured_products(base.name, table)[np.ix_(batch, side, side, side)]
     times = np.log(np.where(np.isnan(measured), nearest, measured) * roofline / nearest)
-    most, least = times, times[::-1, ::-1, ::-1, ::-1]
+    most_of_smaller = times
+    least_of_larger = np.flip(times)  # from the largest product to the smallest
     for axis in range(times.ndim):
-        most = np.maximum.accumulate(most, axis)
-        least = np.minimum.accumulate(least, axis)
-    middle = (most + least[::-1, ::-1, ::-1, ::-1]) / 2
+        most_of_smaller = np.maximum.accumulate(most_of_smaller, axis)
+        least_of_larger = np.minimum.accumulate(least_of_larger, axis)
+    middle = (most_of_smaller + np.flip(least_of_larger)) / 2
     return np.maximum(middle, np.log(own.least_us(b, m, n, k)))
 
 
@@ -153,6 +161,7 @@ class _Roofline:
         """
         cores = self.hardware.cores
         tiles = b * np.ceil(m / TILE) * np.ceil(n / TILE)
+        # of all that one multiprocessor computes: a part of a tile, or several tiles
         depth = np.maximum(np.minimum(k, SPLIT_K), tiles * k / cores)
         operations = 2.0 * np.minimum(m, TILE) * np.minimum(n, TILE) * depth
         arithmetic = (
@@ -288,20 +297,20 @@ def matmul_us(item: Matmul, hardware: Hardware) -> float:
     """
     arithmetic = item.arithmetic
     family = arithmetic.family
-    known = [
+    slower = [
         each
         for each in weaker(hardware)
         if each.peak_of(family) <= hardware.peak_of(family)
         and each.memory_gb_s <= hardware.memory_gb_s
     ]
     depth = item.k * arithmetic.products
-    place = [
+    places = [
         _place(item.batch, _BATCHES),
         *(_place(side, _SIDES) for side in (item.m, item.n, depth)),
     ]
     return min(
-        _between(_surface(family, item.item_bytes, each), place)
-        for each in (*known, hardware)
+        _between(_surface(family, item.item_bytes, each), places)
+        for each in (*slower, hardware)
     )
 
 
@@ -317,17 +326,18 @@ def matmuls(module: Module, instruction: Instruction) -> Iterator[Matmul]:
         yield from _convolution(module, instruction)
     elif is_gemm(instruction):
         yield from _dot(module, instruction, _contracting(instruction))
-    else:
-        holds = instruction.opcode in ("fusion", "async-start", "call")
-        for inner in module.called_instructions(instruction) if holds else ():
+    elif instruction.opcode in ("fusion", "async-start", "call"):
+        for inner in module.called_instructions(instruction):
             yield from matmuls(module, inner)
 
 
 def multiplies_as(
     module: Module, instruction: Instruction
 ) -> tuple[tuple[str, Arithmetic], ...]:
-    """The types and units of an instruction's matrix products, sorted; empty: it has none. Shapes
-    do not say it: a product of f32 arrays may round them to bf16 on its way.
+    """Return the types of an instruction's matrix products with the arithmetic of each, sorted.
+    Empty if it has none.
+
+    Shapes do not tell the arithmetic: a product of f32 arrays may round its operands to bf16.
     """
     found = {(item.dtype, item.arithmetic) for item in matmuls(module, instruction)}
     return tuple(sorted(found, key=str))
@@ -361,23 +371,20 @@ def _dot(
     result = first_array(instruction.shape)
     if lhs is None or result is None or not lhs.dimensions:
         return
-    contracting = [index for index in contracting if index < len(lhs.dimensions)] or [
-        len(lhs.dimensions) - 1
-    ]
+    last = len(lhs.dimensions) - 1
+    contracting = [index for index in contracting if index <= last] or [last]
     depth = prod(lhs.dimensions[index] for index in contracting)
-    rows = lhs.count // max(depth, 1)
-    # Batch dimensions are in both shapes: rows = batch * m, and result = batch * m * n. So n
-    # follows, but batch does not.
-    columns = max(result.count // max(rows, 1), 1)
+    # Batch dimensions are in both shapes: this is batch * m, and result.count is batch * m * n. So
+    # n follows, but batch does not.
+    left_rows = lhs.count // max(depth, 1)
     batch = _shared_leading(lhs.dimensions, result.dimensions, contracting)
-    precision = _precision(instruction)
     yield Matmul(
         batch=batch,
-        m=max(rows // batch, 1),
-        n=columns,
+        m=max(left_rows // batch, 1),
+        n=max(result.count // max(left_rows, 1), 1),
         k=depth,
         dtype=lhs.dtype,
-        precision=precision,
+        precision=_precision(instruction),
     )
 
 
@@ -489,13 +496,8 @@ def _attention_sizes(
     if {*names, "qk_head_dim"} <= stated.keys():
         batch, heads, queries, keys = (stated[name] for name in names)
         depth = stated["qk_head_dim"]
-        return (
-            batch,
-            heads,
-            queries,
-            keys,
-            (depth + stated.get("v_head_dim", depth)) / 2,
-        )
+        mean_depth = (depth + stated.get("v_head_dim", depth)) / 2
+        return batch, heads, queries, keys, mean_depth
     query = operand_shape(module, instruction, 0)
     key = operand_shape(module, instruction, 1)
     if query is None or key is None:
@@ -506,8 +508,10 @@ def _attention_sizes(
     if scores is not None:
         batch, heads, queries, keys = (int(scores[number]) for number in range(1, 5))
         return batch, heads, queries, keys, query.dimensions[-1]
-    batch, a, b, depth = query.dimensions
-    return batch, min(a, b), max(a, b), max(key.dimensions[1:3]), depth
+    # the layout is unknown: a head's queries and keys are taken to outnumber the heads
+    batch, one, other, depth = query.dimensions
+    heads, queries = sorted((one, other))
+    return batch, heads, queries, max(key.dimensions[1:3]), depth
 
 
 def _convolution(module: Module, instruction: Instruction) -> Iterator[Matmul]:
@@ -522,11 +526,11 @@ def _convolution(module: Module, instruction: Instruction) -> Iterator[Matmul]:
     features = max(
         (size for size in kernel.dimensions if size in result.dimensions), default=1
     )
-    rows = result.count // max(features, 1)
+    pixels = result.count // max(features, 1)
     depth = kernel.count // max(features, 1)
     yield Matmul(
         batch=1,
-        m=max(rows, 1),
+        m=max(pixels, 1),
         n=features,
         k=depth,
         dtype=kernel.dtype,

@@ -14,7 +14,7 @@ for any trace). In both cases the range is wide: from no contention to twice the
 from __future__ import annotations
 
 import math
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import TYPE_CHECKING, Annotated, NamedTuple, TypeAlias
 
@@ -67,10 +67,8 @@ class LaunchGaps:
     begin_us: Time = 0.0
     # launches per run of an instruction, for instructions with more than one
     kernels: Mapping[str, Time] = field(default_factory=dict)
-    origin: Origin = (
-        Origin.ESTIMATED
-        # `Origin.MEASURED` on a trace, or `Origin.ESTIMATED` for the public figures below
-    )
+    # `Origin.MEASURED` on a trace, or `Origin.ESTIMATED` for the public figures below
+    origin: Origin = Origin.ESTIMATED
     gaps: int = 0  # number of measured gaps
 
 
@@ -109,30 +107,31 @@ def measure_launch(
         None if there are fewer than `MIN_GAPS` gaps and all ranks begin together. If there are
         fewer gaps and ranks begin apart, the gaps are those of `DEFAULT`.
     """
-    collective, iterations = (
-        naming.collective_instructions,
-        naming.instruction_iterations,
-    )
+    collective = naming.collective_instructions
     parts = execution_rows(trace, module, kept, MAX_GAP_EXECUTIONS)
     found = [_gaps(trace, part, collective) for part in parts]
-    gaps = np.concatenate([*(same for same, _ in found), np.empty(0)])
-    begin_us = _begin_us(
-        trace, collective, execution_rows(trace, module, kept, MAX_EXECUTIONS)
-    )
-    if len(gaps) < MIN_GAPS:
+    gaps_ns = _joined(gaps for gaps, _ in found)
+    waits_ns = _joined(waits for _, waits in found)
+    more = execution_rows(trace, module, kept, MAX_EXECUTIONS)
+    begin_us = _begin_us(trace, collective, more)
+    if len(gaps_ns) < MIN_GAPS:
         return replace(DEFAULT, begin_us=begin_us) if begin_us else None
-    waits = np.concatenate([*(other for _, other in found), np.empty(0)])
-    undisturbed = gaps[gaps <= INTERRUPTION * median(gaps)]
-    switch_us = median(waits) / 1e3 if len(waits) else DEFAULT.switch_us
+    undisturbed_ns = gaps_ns[gaps_ns <= INTERRUPTION * median(gaps_ns)]
+    rows = np.concatenate(parts)
     return LaunchGaps(
         begin_us=begin_us,
         # the mean without interruptions: what a launch adds to the step
-        gap_us=float(undisturbed.mean()) / 1e3,
-        switch_us=switch_us,
-        kernels=_kernels(trace, np.concatenate(parts), iterations),
+        gap_us=float(undisturbed_ns.mean()) / 1e3,
+        switch_us=median(waits_ns) / 1e3 if len(waits_ns) else DEFAULT.switch_us,
+        kernels=_kernels(trace, rows, naming.instruction_iterations),
         origin=Origin.MEASURED,
-        gaps=len(gaps),
+        gaps=len(gaps_ns),
     )
+
+
+def _joined(arrays: Iterable[Floats]) -> Floats:
+    """Several arrays as one, which is empty if there is none."""
+    return np.concatenate([np.empty(0), *arrays])
 
 
 def execution_rows(
@@ -182,13 +181,13 @@ def _begin_us(trace: Trace, collective: npt.NDArray[np.bool_], parts: Rows) -> f
 def _gaps(
     trace: Trace, rows: npt.NDArray[np.int64], collective: npt.NDArray[np.bool_]
 ) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]:
-    """Return the gaps in ns of one execution: between launches on the compute stream, and from
-    compute to a collective that waited for it.
+    """Return two kinds of gaps in ns of one execution: between launches on the compute stream, and
+    from the end of compute to the start of a collective that waited for it.
 
-    The first result leaves out gaps in which another stream was busy: there the stream waited for a
+    The first kind leaves out gaps in which another stream was busy: there the stream waited for a
     collective. It also leaves out gaps next to kernels shorter than the host's launch time, if
     enough others remain: there the GPU waited for the host. A synchronous collective runs on the
-    compute stream and waits for no other stream.
+    compute stream, so the second kind leaves it out.
     """
     stream = trace.stream[rows]
     compute = ~collective[trace.instruction[rows]]
@@ -199,21 +198,34 @@ def _gaps(
     on_main = compute & (stream == main)
     start = trace.start_ns[rows]
     end = start + trace.duration_ns[rows]
-    s, e, launch = start[on_main], end[on_main], trace.instance[rows][on_main]
-    gap = (s[1:] - e[:-1]).astype(np.float64)
+    main_start = start[on_main]
+    main_end = end[on_main]
     other_start = start[~on_main]
     # the latest end on other streams so far; long ago before the first one
     other_end = np.maximum.accumulate(np.append(EARLIEST, end[~on_main]))
-    busy = other_end[np.searchsorted(other_start, s[1:])] > e[:-1]
-    is_plain = (gap >= 0) & ~busy & (changes(launch) | (launch < 0))[1:]
-    is_of_gpu = is_plain & (s[1:] - s[:-1] > HOST_BOUND * DEFAULT.host_us * 1e3)
-    plain = gap[is_of_gpu if is_of_gpu.sum() >= MIN_GAPS else is_plain]
-    before = np.searchsorted(e, other_start) - 1
+
+    begins, ends = (
+        main_start[1:],
+        main_end[:-1],
+    )  # the kernels after and before each gap
+    gap_ns = (begins - ends).astype(np.float64)
+    is_busy = other_end[np.searchsorted(other_start, begins)] > ends
+    launch = trace.instance[rows][on_main]
+    is_new_launch = (changes(launch) | (launch < 0))[1:]
+    is_plain = (gap_ns >= 0) & ~is_busy & is_new_launch
+    between_launches_ns = begins - main_start[:-1]
+    is_of_gpu = is_plain & (between_launches_ns > HOST_BOUND * DEFAULT.host_us * 1e3)
+    if is_of_gpu.sum() >= MIN_GAPS:
+        is_plain = is_of_gpu
+
+    before = (
+        np.searchsorted(main_end, other_start) - 1
+    )  # the last kernel that has ended
     is_idle = other_start >= other_end[:-1]
     is_wait = (before >= 0) & is_idle & (stream[~on_main] != main)
-    waits = (other_start - e[before])[is_wait]
-    between = waits[waits <= INTERRUPTION * DEFAULT.switch_us * 1e3]
-    return plain, between.astype(np.float64)
+    waits_ns = (other_start - main_end[before])[is_wait]
+    is_switch = waits_ns <= INTERRUPTION * DEFAULT.switch_us * 1e3
+    return gap_ns[is_plain], waits_ns[is_switch].astype(np.float64)
 
 
 def _kernels(
@@ -224,23 +236,25 @@ def _kernels(
     Launches are distinct instances. In a loop, an instruction runs once per iteration. If the trip
     count is unknown, launches and runs cannot be separated, and the instruction is left out.
     """
-    columns = (trace.device, trace.execution, trace.instruction, trace.instance)
-    device, execution, instruction, instance = (column[rows] for column in columns)
-    if len(rows) == 0 or (instance < 0).any():
+    if len(rows) == 0 or (trace.instance[rows] < 0).any():
         return {}
-    order = np.lexsort((instance, instruction, execution, device))
+    columns = (trace.device, trace.execution, trace.instruction, trace.instance)
+    order = np.lexsort([column[rows] for column in reversed(columns)])
     device, execution, instruction, instance = (
-        c[order] for c in (device, execution, instruction, instance)
+        column[rows[order]] for column in columns
     )
-    new_run = changes(device, execution, instruction)
-    new_launch = new_run | changes(instance)
-    count = np.bincount(instruction[new_launch], minlength=len(trace.instructions))
-    times = np.bincount(instruction[new_run], minlength=len(trace.instructions))
-    runs = times * iterations
+    is_first = changes(
+        device, execution, instruction
+    )  # of its instruction in an execution
+    is_new_launch = is_first | changes(instance)
+    instructions = len(trace.instructions)
+    launches = np.bincount(instruction[is_new_launch], minlength=instructions)
+    executions = np.bincount(instruction[is_first], minlength=instructions)
+    runs = executions * iterations
     # if there are fewer launches, rematerialised copies share a name
-    several = np.flatnonzero((runs > 0) & (count > runs))
+    several = np.flatnonzero((runs > 0) & (launches > runs))
     return {
-        trace.instructions[code]: float(count[code] / runs[code])
+        trace.instructions[code]: float(launches[code] / runs[code])
         for code in several.tolist()
     }
 
@@ -396,16 +410,16 @@ def as_if_alone(profile: Profile, module: Module) -> Profile:
     found = contention_of(profile, module.name)
     known = {"hlo": True, "contention": asdict(replace(found, beside={}))}
     records = [
-        item
+        {**item, **known}
         for item in module_records(profile.provenance)
         if item.get("name") == module.name
-    ] or [{}]
+    ]
     return replace(
         profile,
         costs=tuple(found.alone(module, cost, found.likely) for cost in profile.costs),
         provenance={
             **profile.provenance,
-            "modules": [{**item, "name": module.name, **known} for item in records],
+            "modules": records or [{"name": module.name, **known}],
         },
     )
 
@@ -433,30 +447,28 @@ def measure_contention(
     if not (share > 0).any():
         return None
     items = [module.instructions.get(name) for name in naming.owners]
-    total = np.bincount(code, weights=time_us, minlength=len(items))
-    together = np.bincount(
-        code, weights=time_us * share, minlength=len(items)
-    ) / np.maximum(total, 1e-9)
+    total_us = np.bincount(code, weights=time_us, minlength=len(items))
+    overlapped_us = np.bincount(code, weights=time_us * share, minlength=len(items))
+    overlapped = overlapped_us / np.maximum(total_us, 1e-9)  # share, by instruction
     works: dict[Hashable, int] = {}
-    number = np.full(len(items), -1)
+    work = np.full(len(items), -1)  # equal numbers for equal work
     multiplies = np.zeros(len(items), np.bool_)
     for at, item in enumerate(items):
         if item is not None:
-            number[at] = works.setdefault(module.work(item), len(works))
+            work[at] = works.setdefault(module.work(item), len(works))
             multiplies[at] = is_product(module, item)
-    alone_us = _alone_us(number[code], time_us, share)
-    twins = (share >= BESIDE) & (alone_us > 0)
-    product, other = (
-        _slowdown(time_us[twins & kind], alone_us[twins & kind])
-        for kind in (multiplies[code], ~multiplies[code])
-    )
+    alone_us = _alone_us(work[code], time_us, share)
+    is_compared = (share >= BESIDE) & (alone_us > 0)
+    products = is_compared & multiplies[code]
+    others = is_compared & ~multiplies[code]
+    beside = {
+        naming.filed[at].name: round(float(overlapped[at]), 4)
+        for at in np.flatnonzero(overlapped >= LEAST_OVERLAP).tolist()
+    }
     return Contention(
-        product=product,
-        other=other,
-        beside={
-            naming.filed[at].name: round(float(together[at]), 4)
-            for at in np.flatnonzero(together >= LEAST_OVERLAP).tolist()
-        },
+        product=_slowdown(time_us[products], alone_us[products]),
+        other=_slowdown(time_us[others], alone_us[others]),
+        beside=beside,
     )
 
 
@@ -475,10 +487,8 @@ def _launches(
     end = start + trace.duration_ns[rows]
     communicates = naming.communicates[code]
     overlapped = covered(union(start[communicates], end[communicates]), start, end)
-    computes = np.array(
-        [item.kind == CostKind.COMPUTE for item in naming.filed] or [False]
-    )[code]
-    kernels = np.flatnonzero(computes)
+    is_compute = [item.kind == CostKind.COMPUTE for item in naming.filed]
+    kernels = np.flatnonzero(np.array(is_compute, np.bool_)[code])
     order = kernels[np.lexsort((instance[kernels], code[kernels]))]
     code, instance = code[order], instance[order]
     time = (end - start)[order].astype(np.float64)
@@ -506,14 +516,15 @@ def _alone_us(work: npt.NDArray[np.int64], time_us: Floats, share: Floats) -> Fl
 
 
 def _slowdown(time_us: Floats, alone_us: Floats) -> Slowdown:
-    """Return overlapped time divided by time alone, summed over n launches; at least 1."""
+    """Return how many times as long launches take during collectives as alone; at least 1. Each
+    launch counts by its time alone.
+    """
     if len(time_us) < MIN_SAMPLES:
         return UNMEASURED
     ratio = time_us / alone_us
     order = np.argsort(ratio)
-    at = np.searchsorted(np.cumsum(alone_us[order]) / alone_us.sum(), (0.25, 0.75))
-    low, high = (
-        max(float(ratio[order[min(place, len(order) - 1)]]), 1.0) for place in at
-    )
+    weight = np.cumsum(alone_us[order]) / alone_us.sum()
+    quartiles = np.searchsorted(weight, (0.25, 0.75)).clip(max=len(order) - 1)
+    low, high = np.maximum(ratio[order[quartiles]], 1.0).tolist()
     likely = max(float(time_us.sum() / alone_us.sum()), 1.0)
     return Slowdown(likely, min(low, likely), max(high, likely), len(time_us))
