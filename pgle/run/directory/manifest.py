@@ -103,7 +103,7 @@ class StageRecord:
     failed: str = ""
     # folder with the results of the last finished run, until this run has finished
     before: str = ""
-    # folder with this run's files, if it failed after an earlier success, which counts instead
+    # folder with this run's files, if it failed and an earlier run counts instead
     aside: str = ""
 
     def __post_init__(self) -> None:
@@ -150,29 +150,28 @@ class StageRecord:
         """Say what differs from the last run: options, inputs, or versions of jax, jaxlib and
         plugin. Empty if nothing differs, so that the last results still count.
         """
-        new = json.loads(json.dumps(self.asked))
-        if changed := [
-            name
-            for name in {**last.asked, **new}
-            if last.asked.get(name) != new.get(name)
-        ]:
-            return f"its {changed[0]} has changed since its last run"
+        # as a file keeps it: tuples are lists
+        asked = json.loads(json.dumps(self.asked))
+        for name in {**last.asked, **asked}:
+            if last.asked.get(name) != asked.get(name):
+                return f"its {name} has changed since its last run"
         for name, version in last.versions.items():
-            if name.startswith("jax") and self.versions.get(name) != version:
-                return (
-                    f"{name} is {self.versions.get(name, 'gone')}, and was {version} "
-                    "in its last run"
-                )
-        before, now = (
-            {item.path: item.sha256 for item in items}
-            for items in (last.inputs, self.inputs)
-        )
-        for path in [
-            path for path in {**before, **now} if before.get(path) != now.get(path)
-        ]:
-            gone = f"{path}, which its last run read, is gone"
-            return f"{path} is not what its last run read" if path in now else gone
+            present = self.versions.get(name, "gone")
+            if name.startswith("jax") and present != version:
+                return f"{name} is {present}, and was {version} in its last run"
+        before = _digests(last.inputs)
+        after = _digests(self.inputs)
+        for path in {**before, **after}:
+            if path not in after:
+                return f"{path}, which its last run read, is gone"
+            if before.get(path) != after[path]:
+                return f"{path} is not what its last run read"
         return ""
+
+
+def _digests(files: Iterable[FileRecord]) -> dict[str, str]:
+    """The digest of each file, by its path."""
+    return {item.path: item.sha256 for item in files}
 
 
 @dataclass(frozen=True, slots=True)
@@ -245,15 +244,11 @@ def extend_manifest(run_dir: Path, record: StageRecord) -> None:
         before = _load(path) if path.exists() else []
         key = (record.stage, record.rank, record.started)
         kept = [item for item in before if (item.stage, item.rank, item.started) != key]
-        # keep the record that was written last at the end
-        entries = [asdict(item) for item in (*kept, record)]
-        text = (
-            json.dumps(
-                {"schema": SCHEMA, "stages": entries}, indent=2, ensure_ascii=False
-            )
-            + "\n"
-        )
-        write_files({path: text}, force=True)
+        # the record that was written last stays at the end
+        stages = [asdict(item) for item in (*kept, record)]
+        document = {"schema": SCHEMA, "stages": stages}
+        text = json.dumps(document, indent=2, ensure_ascii=False)
+        write_files({path: f"{text}\n"}, force=True)
 
 
 def record_file(path: Path, run_dir: Path) -> FileRecord:
@@ -367,13 +362,12 @@ def settle(run: RunDirectory) -> None:
         if record.rank == 0
     }
     for record in last.values():
-        if record.before and not record.is_done and (run.path / record.before).exists():
-            put_back(
-                run,
-                record
-                if record.exit_code is not None
-                else replace(record, failed="it did not end"),
-            )
+        is_waiting = bool(record.before) and (run.path / record.before).exists()
+        if record.is_done or not is_waiting:
+            continue
+        if record.exit_code is None:
+            record = replace(record, failed="it did not end")
+        put_back(run, record)
 
 
 def put_back(run: RunDirectory, record: StageRecord) -> StageRecord:
@@ -387,11 +381,9 @@ def put_back(run: RunDirectory, record: StageRecord) -> StageRecord:
 
     def moved(item: FileRecord) -> FileRecord:
         within = item.path.removeprefix(f"{folder.name}/")
-        return (
-            item
-            if within == item.path
-            else replace(item, path=f"{aside.name}/{within}")
-        )
+        if within == item.path:  # it is not in the folder
+            return item
+        return replace(item, path=f"{aside.name}/{within}")
 
     record = replace(
         record, aside=aside.name, outputs=tuple(map(moved, record.outputs))
@@ -413,10 +405,8 @@ EXPECTED_TO_DIFFER = re.compile(
 
 
 _PLUGINS = chain.from_iterable(each.plugin.all_packages for each in VENDORS.values())
-_MAY, _NAMES = (
-    "costs or names may differ",
-    "names and fingerprints differ: profile again",
-)
+_MAY = "costs or names may differ"
+_NAMES = "names and fingerprints differ: profile again"
 _FOLLOWS = {
     **dict.fromkeys(("python", "protobuf", "numpy"), "seldom matters"),
     "jax": "the program that XLA gets may differ",
@@ -431,8 +421,8 @@ _FOLLOWS = {
 
 
 def same_program(first: StageRecord, second: StageRecord) -> tuple[str, ...]:
-    """Return the differences between two stages due to which the costs of one may not fit the
-    other, a line for each, with advice.
+    """Say why the costs of one stage may not fit another: a line for each difference, with what it
+    may change.
 
     It compares versions, command, flags (except `EXPECTED_TO_DIFFER`), GPUs, driver and number of
     ranks.
@@ -445,14 +435,13 @@ def same_program(first: StageRecord, second: StageRecord) -> tuple[str, ...]:
     for name in (*packages, "command", *flags, "GPU", "driver", "number of ranks"):
         one = mine.get(name) or "unset"
         two = theirs.get(name) or "unset"
-        if not same_value(one, two):
-            follows = (
-                "names and fingerprints may change"
-                if name.startswith("--")
-                else _FOLLOWS.get(name, _MAY)
-            )
-            found.append(f"{name} differs: {one} and {two}; {follows}")
-    digests = {item.path: item.sha256 for item in first.imported}
+        if same_value(one, two):
+            continue
+        follows = _FOLLOWS.get(name, _MAY)
+        if name.startswith("--"):
+            follows = "names and fingerprints may change"
+        found.append(f"{name} differs: {one} and {two}; {follows}")
+    digests = _digests(first.imported)
     edited = [
         item.path
         for item in second.imported
