@@ -67,8 +67,8 @@ class CostError:
 
     @property
     def error_us(self) -> float:
-        """How much longer it took in a step than the profile has it, in microseconds. If the
-        profile lacks it, all of its time.
+        """Its measured time in a step, less the profile's cost for it, in microseconds. A missing
+        cost counts as 0.
         """
         return (self.measured_us - (self.profile_us or 0.0)) * self.count
 

@@ -157,7 +157,9 @@ class _Reader:
         left: _Value,
         right: _Value,
     ) -> int | None:
-        """Do the same for a comparison of a loop variable with a constant."""
+        """Return the number of iterations, counted from the first, for which a comparison of a loop
+        variable with a constant is true in a row; None if unknown.
+        """
         if left is None or right is None:
             return None
         if left.factor == 0:

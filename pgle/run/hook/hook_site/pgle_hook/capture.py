@@ -258,8 +258,11 @@ class CaptureRecord:
         self._write()
 
     def again(self, name, again):
-        """Record that a function is compiled again as the module of this name, as from
-        `Compilations`.
+        """Record that a function is compiled again.
+
+        Args:
+            name: the name of its new module.
+            again: what `Compilations` found to differ.
         """
         self._about["compiled_again"][name] = again
 

@@ -315,7 +315,7 @@ class Exact:
 
 
 def last_uses(jaxpr):
-    """By the number of an operation: what no later one takes, of all that is made or taken."""
+    """Return, by the number of an operation, the variables that no later operation takes."""
     last = {}
     for number, eqn in enumerate(jaxpr.eqns):
         named = [*variables(eqn.invars), *eqn.outvars]
