@@ -53,7 +53,7 @@ def test_the_largest_module_of_an_eager_program_is_not_called_the_step(
     ("second", "said"),
     [
         ("2026_11_28_07_06_56", "is 1 s older and of another host (one)"),
-        ("2026_11_28_09_00_00", "name a run's directory for another"),
+        ("2026_11_28_09_00_00", "to read another one, give its directory"),
     ],
 )
 def test_hosts_that_started_a_second_apart_are_told_from_an_older_run(

@@ -50,8 +50,10 @@ def read_traces(
     from pgle.trace.table import combine, without_repeats
 
     given = list(chain.from_iterable(map(_files_of, paths)))
-    named = {_identity(file): file for file in reversed(given)}
-    files = list(named.values())[::-1]
+    distinct: dict[str, AnyPath] = {}
+    for file in given:
+        distinct.setdefault(_identity(file), file)
+    files = list(distinct.values())
     if len(files) == 1:
         read = [_read(files[0], progress)]
     elif where == PROCESSES and not _is_long(files):
@@ -134,7 +136,7 @@ def _size_bytes(file: AnyPath) -> int:
 def _counted(
     read: Iterable[tuple[int, Trace]], count: int, progress: Progress | None
 ) -> list[Trace]:
-    """Yield the traces in their order, and report progress."""
+    """Return the traces, which come with their numbers, in the order of these. Report progress."""
     traces: dict[int, Trace] = {}
     for place, trace in read:
         traces[place] = trace
@@ -187,16 +189,16 @@ def _read_export(path: AnyPath, progress: Progress | None) -> Trace:
     if isinstance(path, Path):
         head = read_head(path, 64)
         is_of_nsys = head.startswith((SQLITE_MAGIC, REPORT_MAGIC))
-        if is_of_nsys and path.suffix in (".gz", ".xz"):
+        if is_of_nsys and path.suffix in (".gz", ".xz"):  # `read_head` unpacks
             raise UserError("is compressed", where=path, remedy="unpack it first")
         if head.startswith(SQLITE_MAGIC):
             from pgle.trace.nsys.read import read_nsys
 
             return read_nsys(path, progress=progress)
         if path.suffix in EXPORT_SUFFIXES:
-            remedy = "it is empty; export it again"
-            if head:
-                remedy = "export it again: nsys export --type sqlite REPORT"
+            remedy = "export it again: nsys export --type sqlite REPORT"
+            if not head:
+                remedy = f"it is empty; {remedy}"
             raise UserError("not a SQLite database", where=path, remedy=remedy)
     if ".xplane.pb" in path.name:
         from pgle.trace.xplane.read import read_xplane
@@ -241,16 +243,20 @@ def _other_runs(path: AnyPath, runs: Sequence[Sequence[AnyPath]]) -> tuple[str, 
     newest, before, *_ = runs
     name = newest[0].parent.name
     older = before[0].parent.name
-    line = f"{path.name}: the newest of {len(runs)} runs is taken, {name}"
-    hosts, others = (
-        [file.name.split(".xplane.pb")[0] for file in run] for run in (newest, before)
-    )
+    line = f"{path.name}: only the newest of {len(runs)} runs is read, {name}"
+    others = _hosts(before)
     apart_s = seconds_between(older, name)
-    if set(hosts) & set(others) or apart_s is None or apart_s > ONE_START_S:
-        return (f"{line}; name a run's directory for another",)
+    is_far = apart_s is None or apart_s > ONE_START_S
+    if is_far or not set(_hosts(newest)).isdisjoint(others):
+        return (f"{line}; to read another one, give its directory",)
     who = f"{older} is {apart_s:.0f} s older and of another host ({some(others, 2)})"
     both = f"if both are one job, give both: {before[0].parent} {newest[0].parent}"
     return (f"{line}; {who}: {both}",)
+
+
+def _hosts(run: Sequence[AnyPath]) -> list[str]:
+    """The hosts of a run, by the names of its files."""
+    return [file.name.split(".xplane.pb")[0] for file in run]
 
 
 def seconds_between(one: str, other: str) -> float | None:

@@ -26,7 +26,13 @@ def test_of_several_runs_the_newest_is_taken_and_named(tmp_path, xplane):
         shutil.copy(xplane, run / "vm.xplane.pb")
     trace = read_traces([tmp_path])
     assert [RUNS[1] in source.path for source in trace.sources] == [True]
-    assert f"the newest of 2 runs is taken, {RUNS[1]}" in trace.warnings[0]
+    assert f"only the newest of 2 runs is read, {RUNS[1]}" in trace.warnings[0]
+
+
+def test_an_input_given_twice_keeps_its_first_place(testdata):
+    first, second = (testdata / "pax_fsdp4" / f"proc{rank}.sqlite" for rank in (0, 3))
+    trace = read_traces([first, second, first])
+    assert [source.path for source in trace.sources] == [str(first), str(second)]
 
 
 def test_a_run_named_itself_needs_no_word(tmp_path, xplane):
