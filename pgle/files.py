@@ -263,7 +263,7 @@ class _Bounded(io.RawIOBase):
         most_bytes = FREE_BYTES + self._expansion * self._file.tell()
         if self._size > most_bytes:
             raise UserError(
-                f"an archive that becomes more than {self._expansion} times larger",
+                f"unpacking makes it more than {self._expansion} times larger",
                 where=self._path,
                 remedy="if you trust it, unpack it first",
             )

@@ -146,7 +146,7 @@ def test_save_writes_by_suffix_and_never_over_a_file(
     with pytest.raises(pgle.UserError, match="already exists"):
         answer.save(tmp_path / "x.md")
     answer.save(tmp_path / "x.md", force=True)
-    with pytest.raises(pgle.UserError, match="of no known form"):
+    with pytest.raises(pgle.UserError, match="ending is unknown"):
         answer.save(tmp_path / "x.pdf")
 
 

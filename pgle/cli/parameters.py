@@ -94,7 +94,7 @@ class PathType(click.Path):
         path = as_path(value)
         if ends and not path.name.endswith(ends):
             remedy = f"choose a name that ends in {', '.join(ends)}"
-            raise UserError("is of no known form", where=path, remedy=remedy)
+            raise UserError("its ending is unknown", where=path, remedy=remedy)
         if needed == "a folder" and path.exists() and not path.is_dir():
             what = "is a file, and a folder is needed"
             raise UserError(what, where=path, remedy="choose another")

@@ -314,7 +314,7 @@ def _notes(found: Advised) -> Iterator[str]:
     if found.left_out:
         yield found.left_out
     if any(item.changes[0].kind is Kind.VARIED for item in found.attempts):
-        yield f"change: of {FOR_EACH} that a step takes"
+        yield f"change: in {FOR_EACH} that a step takes"
     if found.unchanged:
         yield f"changed nothing in the step: {some(found.unchanged, MOST_LEFT)}"
     if found.left_alone:

@@ -21,9 +21,9 @@ DUMP = "DUMP"  # stands for a job's HLO dump if none was named
 
 NO_DUMP = Sentence.todo(
     "give the profile to the job in --xla_gpu_pgle_profile_file_or_directory_path; "
-    "the job's dump (--xla_dump_to) says with ",
+    "then run ",
     Next.of("verify"),
-    " what of it fits",
+    " with the job's dump (--xla_dump_to) to see how much of the profile fits",
 )
 
 

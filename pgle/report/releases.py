@@ -240,7 +240,7 @@ def _notes(found: ReleasesResult) -> Iterator[str]:
     if found.captured_by:
         yield (
             f"the program was traced by jax {found.captured_by}: "
-            "another jax may trace another one"
+            "another version may trace a different program"
         )
 
 

@@ -97,7 +97,7 @@ def form_of(path: AnyPath) -> str:
         if path.name.endswith(ending):
             return ending
     remedy = f"choose a name that ends in {', '.join(FORMS)}"
-    raise UserError("is of no known form", where=path, remedy=remedy)
+    raise UserError("its ending is unknown", where=path, remedy=remedy)
 
 
 def check_outputs(

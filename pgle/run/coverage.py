@@ -176,7 +176,9 @@ def carry_file(request: Carry) -> tuple[Carried, Coverage, Written]:
     carried = carry(given, one, other, scale_by(one, other, hardware))
     if not carried.matches:
         remedy = "check --from and --to: these modules share no instruction"
-        raise UserError("nothing of it can be carried", where=profile, remedy=remedy)
+        raise UserError(
+            "none of its costs can be carried over", where=profile, remedy=remedy
+        )
     (written,) = write_profiles(
         {request.output: carried.profile}, force=request.force, inputs=inputs
     )

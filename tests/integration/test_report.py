@@ -187,7 +187,7 @@ def test_an_unknown_form_is_refused_before_anything_is_read(
 ) -> None:
     assert run(["report", "nothing.sqlite", "-o", "report.docx"]) == 2
     assert (
-        "report.docx: is of no known form; choose a name that ends in"
+        "report.docx: its ending is unknown; choose a name that ends in"
         in capsys.readouterr().err
     )
 

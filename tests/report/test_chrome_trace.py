@@ -175,7 +175,7 @@ def test_the_end_of_a_name_chooses_the_form(name: str, ending: str) -> None:
 
 
 def test_an_archive_of_something_else_is_refused() -> None:
-    with pytest.raises(UserError, match="no known form"):
+    with pytest.raises(UserError, match="ending is unknown"):
         check_outputs([Path("report.html.gz")], force=False, inputs=())
 
 

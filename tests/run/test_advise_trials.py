@@ -82,7 +82,7 @@ ENTRY %main (x: f32[8], y: f32[{size}]) -> (f32[8], f32[{size}]) {{
 """
 NO_BOUND = SimpleNamespace(lower_bound=False)
 NEAR = ComparedValues(difference=1e-4, tolerance=1e-3)
-UNKNOWN = ComparedValues(why="its small size takes 1e+12 operations")
+UNKNOWN = ComparedValues(why="even at a small size it takes 1e+12 operations")
 
 
 def better(change: Alternative, values: ComparedValues | None = None) -> Attempt:

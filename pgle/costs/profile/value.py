@@ -642,7 +642,7 @@ def diff_profiles(old: Profile, new: Profile) -> ProfileDiff:
     odd = sum(not _is_time(cost.cost_us) for cost in costs)
     if odd:
         warnings.append(
-            f"{odd} costs are not finite or over 30 years, and not in the totals; see `{SHOW}`"
+            f"the totals leave out {odd} costs that are over 30 years or no number; see `{SHOW}`"
         )
     return ProfileDiff(tuple(found), _totals(found), tuple(warnings))
 

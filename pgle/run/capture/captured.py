@@ -394,8 +394,8 @@ def capture_warnings(module: Path) -> tuple[str, ...]:
         found.append(failed)
     if also := executed_alongside(module):
         found.append(
-            f"executed between steps, as often as {module_name(module)} or more, and not in "
-            f"these figures: {some(also, 3)} (--module NAME)"
+            f"these figures leave out {some(also, 3)}, executed between steps as often as "
+            f"{module_name(module)} or more; choose another module with --module NAME"
         )
     if module.name in program.not_lowered:
         found.append(
@@ -463,7 +463,7 @@ def _why_again(
 ) -> tuple[str, str]:
     """Say why a function is compiled again, and how to avoid it, a clause for each reason."""
     if not differing and not is_same:
-        why = "its arguments are alike, so it is another function object each time"
+        why = "its arguments do not change, so each call has a new function object"
         return why, "call jax.jit once, outside the loop"
     if not differing:
         return PLACED, PUT % ("them", "them")
@@ -480,7 +480,7 @@ def _why_again(
     if len(rates) == len(first):
         names = " and ".join(rates)
         return why, f"pass {names} as an array, and not as static argument"
-    return why, "give it the same each time"
+    return why, "give it the same arguments each time"
 
 
 def _changed(names: Sequence[str], was: str, now: str) -> str:

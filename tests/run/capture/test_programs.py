@@ -165,7 +165,7 @@ assert kept.sharding.memory_kind == "pinned_host", kept.sharding
     assert "hook failed" not in capfd.readouterr().err
 
 
-GIVE = "give it the same each time"
+GIVE = "give it the same arguments each time"
 COMPILED_AGAIN = """
 import functools, jax, jax.numpy as jnp
 from jax.sharding import NamedSharding, PartitionSpec as P
@@ -238,7 +238,7 @@ for _ in range(3): w = jax.jit(lambda w: w - w @ w)(w)
 """)
     (said,) = capture_warnings(choose_module(modules_in(folder), None))
     assert said.endswith(
-        "another function object each time; call jax.jit once, outside the loop"
+        "each call has a new function object; call jax.jit once, outside the loop"
     )
 
 

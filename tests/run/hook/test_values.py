@@ -272,7 +272,7 @@ def test_no_values_are_drawn_for_a_step_with_too_many_operations(
             wide = jnp.broadcast_to(x.sum(), (5_000, 5_000))
             return ws, (wide @ wide).sum()
 
-    assert Large().compared().why == "its small size takes 2e+11 operations"
+    assert Large().compared().why == "even at a small size it takes 2e+11 operations"
 
 
 def test_a_step_that_takes_too_much_memory_is_not_run() -> None:
@@ -282,7 +282,7 @@ def test_a_step_that_takes_too_much_memory_is_not_run() -> None:
             wide = jnp.sort(jnp.outer(numbers, numbers), axis=0)
             return ws, wide.sum(0).max()
 
-    assert Large().compared().why == "its small size takes 13 GiB"
+    assert Large().compared().why == "even at a small size it takes 13 GiB"
 
 
 class Split(Program):

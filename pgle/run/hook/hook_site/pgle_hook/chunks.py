@@ -295,7 +295,7 @@ class _Loss:
             return ""
         start, stop = self._first.kept
         lacking = stop - self._first.sizes[-1]
-        return "pass x[..., %s:%s, :]: the logits of others are not used" % (
+        return "pass x[..., %s:%s, :]: the logits of other tokens are not used" % (
             start or "",
             lacking or "",
         )
@@ -695,7 +695,7 @@ def _resized(node, setting, tokens):
 
 
 def _joins(node, tokens):
-    """Whether a reshape makes one axis of those of the tokens."""
+    """Whether a reshape joins the axes of the tokens into one axis."""
     value = node.ins[0]
     count = len(tokens.sizes)
     if tokens.are_joined or count < 2 or value.shape[:count] != tokens.sizes:

@@ -172,7 +172,7 @@ class Values:
             raise _RefusedError(TOO_LONG)
 
     def see_gradients(self, replace=setattr):
-        """While wanted, record the results of jax's differentiating functions.
+        """Replace jax's differentiating functions by ones that also record their results.
 
         Args:
             replace: sets an attribute of a module.
@@ -698,13 +698,13 @@ def _keys(jax, array):
 def _check_operations(count):
     """Refuse a function that takes too many operations."""
     if count > MOST_OPERATIONS:
-        raise _RefusedError("its small size takes %.0e operations" % count)
+        raise _RefusedError("even at a small size it takes %.0e operations" % count)
 
 
 def _check_memory(size):
     """Refuse a function that takes too much memory, in bytes."""
     if size > MOST_BYTES:
-        raise _RefusedError("its small size takes %.0f GiB" % (size / 2**30))
+        raise _RefusedError("even at a small size it takes %.0f GiB" % (size / 2**30))
 
 
 def _shown(random, shape):
@@ -741,8 +741,8 @@ def _arrays_in(eqns):
 
 
 def _numbers_in(eqns):
-    """The largest constant that integers are compared with or divided by, by the size of their last
-    axis. It may be a window or a block, which would have no effect at shorter lengths.
+    """Return the largest constant that integers are compared with or divided by, by the size of
+    their last axis. It may be the width of a window or block: a smaller axis would hide it.
     """
     found = {}
     for eqn in eqns:
