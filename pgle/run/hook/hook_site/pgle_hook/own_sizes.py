@@ -2,7 +2,8 @@
 
 A script may set ``LENGTH = 2048`` and use that name in its step. Then the step can only be traced
 with a shorter length if the constant becomes shorter, too. Constants are found in the program's
-modules and classes, in objects of its classes, and in variables that its functions enclose.
+modules and classes, in objects of its classes, in dictionaries, and in variables that its functions
+enclose.
 """
 
 import argparse
@@ -15,6 +16,7 @@ import types
 from pgle_hook.records import is_own
 
 MOST_LOOKED = 20_000  # values of a program that are looked at
+MOST_ELEMENTS = 10_000  # of a container; a larger one holds data, no settings
 NAMESPACES = (argparse.Namespace, types.SimpleNamespace)
 CONTENT = "cell_contents"  # of a cell
 OUR_PACKAGES = ("pgle", "pgle_hook")
@@ -86,9 +88,7 @@ def _may_hold(value):
 def _elements(value):
     """The values in a container, and the function that a decorator replaced."""
     if isinstance(value, (list, tuple)):
-        return value
-    if isinstance(value, dict):
-        return value.values()
+        return value if len(value) <= MOST_ELEMENTS else ()
     wrapped = getattr(value, "__wrapped__", None)
     return () if wrapped is None else (wrapped,)
 
@@ -99,6 +99,8 @@ def _holders_of(value):
     """
     if isinstance(value, types.FunctionType):
         return value.__closure__ or ()
+    if isinstance(value, dict):
+        return (value,) if len(value) <= MOST_ELEMENTS else ()
     if isinstance(value, type):
         is_plain = _is_of_program(value.__module__) and not issubclass(value, enum.Enum)
         return (value,) if is_plain else ()
