@@ -26,7 +26,7 @@ from pgle.account.value import (
     chosen,
     excluded,
 )
-from pgle.errors import cut, many, printable
+from pgle.errors import cut, printable
 from pgle.next import Next, Sentence, to_type
 from pgle.report.page import figures
 from pgle.report.page.figures import Unit
@@ -276,22 +276,24 @@ def _base(account: Account) -> str:
     if account.together_us <= 0:
         return base
     together = share_words(account, account.together_us)
-    doubt = " if they add" if account.only_if_added else ""
     also = _also_counted(account, found)
+    counted = [item.known_saving_us for item in found]
+    if not also and together == share_words(account, max(counted, default=0.0)):
+        return base  # one saving is all of the sum
+    doubt = " if they add" if account.only_if_added else ""
     return f"{base}; together {together}{doubt}{also}"
 
 
 def _also_counted(account: Account, rows: Sequence[Opportunity]) -> str:
     """Say how many opportunities the sum counts that a screen does not list; empty: none."""
     shown = rows[:MOST_ACTIONS]
+    none = share_words(account, 0.0)  # as it is written
     left = [
         item
         for item in chosen(account.opportunities)
-        if item.known_saving_us > 0 and item not in shown
+        if share_words(account, item.known_saving_us) != none and item not in shown
     ]
-    if not left:
-        return ""
-    return f", with {many(len(left), 'smaller saving')} of --section opportunities"
+    return f", with {len(left):,} more of --all" if left else ""
 
 
 def timed_note(account: Account, *, is_base: bool) -> str:

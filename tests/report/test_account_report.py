@@ -86,7 +86,7 @@ def test_the_rows_are_the_opportunities_above_one_per_cent_the_largest_first() -
 
 def test_the_base_of_all_savings_is_named_once() -> None:
     assert note(account(ATTENTION)) == (
-        "Savings are shares of the step with the flags that you use now; together 31.0 %."
+        "Savings are shares of the step with the flags that you use now."
     )
 
 
@@ -163,7 +163,13 @@ def test_an_edit_begins_with_its_place() -> None:
 def test_a_sum_counts_savings_that_no_row_shows_and_says_so() -> None:
     small = opportunity(OpportunityKind.INPUT, 0.001)
     found = note(account(ATTENTION, small))
-    assert found.endswith(", with 1 smaller saving of --section opportunities.")
+    assert found.endswith(", with 1 more of --all.")
+
+
+def test_one_saving_that_is_all_of_the_sum_has_no_sum() -> None:
+    tiny = opportunity(OpportunityKind.INPUT, 0.0001)
+    assert note(account(ATTENTION)) == note(account(ATTENTION, tiny))
+    assert "together" not in note(account(ATTENTION))
 
 
 def test_slow_steps_name_the_part_as_a_time_of_the_mean_step() -> None:

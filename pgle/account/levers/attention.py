@@ -95,10 +95,7 @@ _CAP = (
     "heads that it takes and the program's own scale, in place of the products and the softmax"
 )
 _NO_CAP = "cuDNN's call in jax.nn has no soft cap."
-_GIVEN = (
-    "Write this on q, k and v in bf16 as (batch, length, heads, features), where scale is your "
-    "factor of the scores"
-)
+_GIVEN = "Call this on bf16 q, k, v (batch, length, heads, features), with your scale of the scores"
 _DROPS = (
     "The program drops or scales weights after the softmax (dropout), which {call}: the "
     "saving holds only with attention's dropout off, or in a fused kernel that has it."
@@ -142,7 +139,7 @@ def _call(known: Terms, own: Sequence[str]) -> tuple[str, str]:
     if known.is_causal and known.is_only_causal:
         given += ", is_causal=True"
     elif known.is_causal:
-        also = ". Add is_causal=True if no query sees a later key"
+        also = ". Add is_causal=True if the mask is causal"
     call = f'jax.nn.dot_product_attention(q, k, v{given}, implementation="cudnn")'
     return f"{_GIVEN}{also}.", call
 
