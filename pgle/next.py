@@ -240,6 +240,7 @@ class Way:
     done: str = ""
     end: WayEnd = WayEnd.DONE  # heading of `done`
     code: str = ""  # what to paste into the program, if `done` is about an edit
+    command: str = ""  # the command of pgle that `done` ends with
 
     @property
     def lines(self) -> str:
@@ -256,7 +257,9 @@ def to_way(commands: Iterable[Next | Sentence | None]) -> Way:
     whole = tuple(str(item) for item in plain_commands if not item.asks)
     for item in given:
         if isinstance(item, Sentence):
-            return Way(whole, str(item), item.end, item.code)
+            is_last = item.parts[-1] in item.commands
+            command = str(item.parts[-1]) if is_last else ""
+            return Way(whole, str(item), item.end, item.code, command)
         if item.asks:
             return Way(whole, to_type(item), WayEnd.TODO)
     return Way(whole)

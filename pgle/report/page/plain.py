@@ -13,6 +13,7 @@ from collections.abc import Iterator, Sequence
 from rich.text import Text
 
 from pgle.errors import UserError, choices, many, printable, shown
+from pgle.next import Way
 from pgle.report import text
 from pgle.report.page import figures
 from pgle.report.page.value import (
@@ -123,9 +124,23 @@ def _next(screen: text.Screen, page: Page, everything: bool) -> None:
         screen.print(f"{head}{printable(command)}", style="cyan", soft_wrap=True)
         head = ""
     if page.done and not commands:
-        screen.print(f"{page.way.end}: {printable(page.done)}", style="cyan")
-        if page.way.code:
-            _code(screen, page.way.code)
+        _closing(screen, page.way)
+
+
+def _closing(screen: text.Screen, way: Way) -> None:
+    """Print the closing sentence. If it is longer than a line, the command at its end gets a line
+    of its own, which can be pasted.
+    """
+    words = f"{way.end}: {printable(way.done)}"
+    command = f"`{printable(way.command)}`"
+    is_apart = len(words) > screen.width and words.endswith(command)
+    if is_apart:
+        words = words.removesuffix(command).rstrip()
+    screen.print(words, style="cyan")
+    if is_apart:
+        _code(screen, way.command)
+    if way.code:
+        _code(screen, way.code)
 
 
 def _mark(tone: str) -> str:

@@ -10,7 +10,8 @@ from dataclasses import replace
 import pytest
 from scenes import HALF_EXPOSED, timeline
 
-from pgle.next import Way, WayEnd
+from pgle.next import Next, Sentence, Way, WayEnd, to_way
+from pgle.report.page import plain
 from pgle.report.page.figures import Unit
 from pgle.report.page.html import DARK, LIGHT, render
 from pgle.report.page.plain import markdown
@@ -186,3 +187,14 @@ def test_every_renderer_heads_the_end_of_a_way_by_what_it_is(end: WayEnd) -> Non
     ended = replace(PLAIN, way=Way(done="say so", end=end))
     assert f"<h2>{end}</h2><p>say so</p>" in render(ended)
     assert f"\n\n{end}: say so\n" in markdown(ended)
+
+
+def test_a_command_that_ends_a_long_sentence_has_a_line_of_its_own(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    run = Next.of("run", "--", "python", *["train.py"] * 20)
+    plain.show(replace(PLAIN, way=to_way([Sentence.edit("it, then measure: ", run)])))
+    assert capsys.readouterr().out.splitlines()[-2:] == [
+        "Now edit: it, then measure:",
+        f"  {run}",
+    ]
