@@ -106,6 +106,7 @@ def advise_page(
         ("your flags", " ".join(found.request.flags) or "none"),
         ("figures", f"{_costs(found)}, no GPU was used"),
     )
+    way = to_way(following)
     return Page(
         title=f"pgle advise: {module.name}",
         identity=identity,
@@ -113,9 +114,9 @@ def advise_page(
         tone=tone,
         table=_table(found),
         notes=(*worded, flags_note(found.request), shown),
-        actions=_actions(found),
+        actions=_actions(found, way.code),
         sections=sections,
-        way=to_way(following),
+        way=way,
         warnings=found.warnings,
         about=about,
     )
@@ -389,9 +390,12 @@ def _stand_in(item: Attempt) -> str:
     return "where operands of products are rounded as Tensor Cores round them"
 
 
-def _actions(found: Advised) -> tuple[Advice, ...]:
+def _actions(found: Advised, last: str = "") -> tuple[Advice, ...]:
     """Advise what comes first, then the edits of the best, each with its saving after those above
     it.
+
+    Args:
+        last: the code at the end of the answer. What goes with it is said there.
     """
     first = account.firsts(found.account)
     if found.best is None:
@@ -408,16 +412,19 @@ def _actions(found: Advised) -> tuple[Advice, ...]:
             before = made
             if made.work != 1:
                 doubts.append(f"of {FOR_EACH}")
-        if change.how:
+        code = _code(change)
+        is_last = bool(code) and code == last
+        if change.how and not is_last:
             doubts.append(lowered(change.how))
-        if change.limit:
+        if change.limit and not is_last:
             doubts.append(change.limit)
         alone = known.get((change,))
         is_compared = alone is not None and alone.are_values_compared
         if change.kind != Kind.FLAGS and not is_compared:
             doubts.append(NOT_COMPARED)
         why = "; ".join(doubts)
-        edits.append(Advice(_written(change), saves, why, code=_code(change)))
+        shown = "" if is_last else code
+        edits.append(Advice(_written(change), saves, why, code=shown))
     return (*first, *edits)
 
 

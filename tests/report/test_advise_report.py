@@ -229,6 +229,15 @@ def test_an_edit_shows_its_limit() -> None:
     assert "a NaN spreads" in _actions(found)[0].why
 
 
+def test_code_at_the_end_of_an_answer_is_not_shown_in_its_row_too() -> None:
+    limited = replace(UNROLL, how="Write this above", limit="a NaN spreads")
+    found = advised(Attempt((limited,), Verdict.BETTER, ""))
+    (shown,) = _actions(found)
+    (short,) = _actions(found, shown.code)
+    assert (shown.code, short.code) == (limited.edit, "")
+    assert "above" in shown.why and "above" not in short.why
+
+
 def test_flags_have_no_place_in_the_program() -> None:
     flags = Alternative(Kind.FLAGS, "all-reduce combined to 32 MiB", "--x", "--x")
     assert _at(Attempt((flags,), Verdict.BETTER, "")) == ""
