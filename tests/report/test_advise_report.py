@@ -230,7 +230,7 @@ def test_an_edit_shows_its_limit() -> None:
 
 
 def test_code_at_the_end_of_an_answer_is_not_shown_in_its_row_too() -> None:
-    limited = replace(UNROLL, how="Write this above", limit="a NaN spreads")
+    limited = replace(UNROLL, edit="unroll=2", how="Write this above", limit="a NaN")
     found = advised(Attempt((limited,), Verdict.BETTER, ""))
     (shown,) = _actions(found)
     (short,) = _actions(found, shown.code)
