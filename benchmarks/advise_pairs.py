@@ -18,20 +18,19 @@ import resource
 import shutil
 import sys
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
+
+from compiled_step import opened
 
 from pgle.errors import UserError, WorkloadError
 from pgle.files import write_files
 from pgle.report import text
 from pgle.report.page import figures
-from pgle.requests.predictions import Rehearse
-from pgle.run.capture.captured import partitioned
-from pgle.run.compiler.compile import compiler_with_cache
-from pgle.run.compiler.session import session_with
-from pgle.run.rehearse_program import RehearseRequest, prepared
+from pgle.run.compiler.session import Session
+from pgle.run.rehearse_program import RehearseRequest
 from pgle.schedule.control import other_choice
 
 PROGRAM = Path(__file__).parent / "programs" / "advise_pair.py"
@@ -285,20 +284,11 @@ def _compute(pair: Pair, place: Path) -> None:
 def _priced(pair: Pair, words: str, out: Path) -> dict[str, Any]:
     """A variant's step in µs and its memory in bytes, by both compilations."""
     command = (sys.executable, str(PROGRAM), *words.split(), f"devices={pair.devices}")
-    asked = Rehearse(command, target=pair.target, devices=pair.devices, output=out)
-    with prepared(asked) as (_, request):
-        compiler = compiler_with_cache(request.python, cached=True)
-        with compiler:
-            return _steps(request, compiler, out)
+    with opened(command, pair.target, pair.devices, out) as (request, session):
+        return _steps(request, session)
 
 
-def _steps(request: RehearseRequest, compiler: Any, out: Path) -> dict[str, Any]:
-    base = replace(
-        request.compilation(),
-        module=partitioned(request.module),
-        dump_dir=out / "compiled",
-    )
-    session = session_with(compiler, base, request.hardware, checked=False)
+def _steps(request: RehearseRequest, session: Session) -> dict[str, Any]:
     own = request.flags
     found: dict[str, Any] = {"jaxlib": version("jaxlib")}
     for name, flags in (("first", own), ("control", (*own, other_choice(own)))):

@@ -10,24 +10,16 @@ docs/levers.md hold the rows that this prints.
 from __future__ import annotations
 
 import argparse
-import json
 import runpy
 import sys
 from collections.abc import Mapping
-from dataclasses import replace
 from math import prod
 from pathlib import Path
-from typing import Any
+
+from compiled_step import kept, priced
 
 from pgle.account.levers import find_levers
-from pgle.account.scheduled import step_costs
 from pgle.account.value import OpportunityKind
-from pgle.files import write_files
-from pgle.requests.predictions import Rehearse
-from pgle.run.capture.captured import partitioned
-from pgle.run.compiler.compile import compiler_with_cache
-from pgle.run.compiler.session import session_with
-from pgle.run.rehearse_program import prepared
 from pgle.schedule.control import TRITON
 
 PROGRAM = Path(__file__).parent / "programs" / "casts.py"
@@ -71,41 +63,20 @@ def _side(
     """The step of one side and what each lever saves of it, in microseconds."""
     choice = "no-triton" if flags else "triton"
     out = options.folder / f"{name}.{side}.{options.target}.{choice}"
-    place = out.with_name(f"{out.name}.json")
-    if place.exists():
-        known: dict[str, float] = json.loads(place.read_text())
-        return known
     _, how = PROGRAMS[name]
     devices = prod(how["axes"].values())
     words = (sys.executable, str(PROGRAM), name, side)
-    asked = Rehearse(words, target=options.target, devices=devices, output=out)
-    with (
-        prepared(asked) as (_, request),
-        compiler_with_cache(request.python, cached=True) as compiler,
-    ):
-        found = _priced(request, compiler, out, flags)
-    write_files({place: json.dumps(found)})
-    return found
 
+    def make() -> Mapping[str, float]:
+        costs = priced(words, options.target, devices, out, flags)
+        levers = {item.kind: item for item in find_levers(costs)}
+        found = {"step_us": costs.step_us}
+        for each, kind in LEVERS.items():
+            lever = levers.get(kind)
+            found[each] = 0.0 if lever is None else lever.known_saving_us
+        return found
 
-def _priced(
-    request: Any, compiler: Any, out: Path, flags: tuple[str, ...]
-) -> dict[str, float]:
-    base = replace(
-        request.compilation(),
-        module=partitioned(request.module),
-        dump_dir=out / "compiled",
-    )
-    session = session_with(compiler, base, request.hardware, checked=False)
-    compiled = session.schedule("first", (*request.flags, *flags))
-    predicted = session.predicted(compiled)
-    costs = step_costs(compiled.scheduled, predicted, request.hardware)
-    found = {"step_us": costs.step_us}
-    levers = {item.kind: item for item in find_levers(costs)}
-    for side, kind in LEVERS.items():
-        lever = levers.get(kind)
-        found[side] = 0.0 if lever is None else lever.known_saving_us
-    return found
+    return kept(out.with_name(f"{out.name}.json"), make)
 
 
 if __name__ == "__main__":
