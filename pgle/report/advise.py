@@ -443,7 +443,7 @@ def _code(change: Alternative) -> str:
     """
     if change.kind is Kind.FLAGS:
         return f'export XLA_FLAGS="$XLA_FLAGS {change.edit}"'
-    return "" if change.is_in_words else change.edit
+    return change.code
 
 
 def _saving_after(item: Attempt, before: Attempt | None) -> Saving | None:

@@ -235,6 +235,11 @@ class Alternative:
         return is_in_words(self.kind, self.library)
 
     @property
+    def code(self) -> str:
+        """The code for the user to paste; empty if there is none."""
+        return "" if self.is_in_words else self.edit
+
+    @property
     def what(self) -> str:
         """The object of the sentence that tells the user to write it."""
         return self.edit if self.is_in_words else "this"

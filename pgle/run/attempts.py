@@ -127,7 +127,6 @@ def _trial_of(best: Attempt, base: Tried) -> Trial:
     if part is not StepPart.COMPUTE:
         found = replace(found, words=f"{words}; most of it is {part}")
     at = place_of_edit(edit)
-    code = "" if edit.is_in_words else edit.edit
     written = edit.how or f"Write {edit.what} {at}"
     if edit.limit:
         written = f"{written} ({edit.limit})"
@@ -136,7 +135,7 @@ def _trial_of(best: Attempt, base: Tried) -> Trial:
         found,
         title=f"Write {edit.name} {at}",
         edit=written,
-        code=code,
+        code=edit.code,
         source=source,
         part=part,
     )

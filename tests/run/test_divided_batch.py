@@ -21,13 +21,14 @@ from pgle.run.capture.captured import CallSite
 from pgle.run.step_arguments import WholeBatch, whole_batch, with_divided_batch
 from pgle.xla.targets import load_target
 
-STEP = """import jax
+MESH = """import jax
 import jax.numpy as jnp
 
 axes = {"data": 2, "model": 2}
 kinds = (jax.sharding.AxisType.Auto,) * 2
 mesh = jax.sharding.AbstractMesh(tuple(axes.values()), tuple(axes), axis_types=kinds)
-
+"""
+STEP = f"""{MESH}
 def step(w, batch):
     PLACE
     def loss(w):
@@ -109,13 +110,7 @@ def test_the_edit_names_the_line_that_compiles_the_step(tmp_path: Path) -> None:
     assert "first in step" in found.how
 
 
-SCANNED = """import jax
-import jax.numpy as jnp
-
-axes = {"data": 2, "model": 2}
-kinds = (jax.sharding.AxisType.Auto,) * 2
-mesh = jax.sharding.AbstractMesh(tuple(axes.values()), tuple(axes), axis_types=kinds)
-
+SCANNED = f"""{MESH}
 def step(w, batch):
     PLACE
     def loss(w):

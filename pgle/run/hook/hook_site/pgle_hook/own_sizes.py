@@ -30,11 +30,17 @@ class OwnSizes:
     """
 
     def __init__(self, function):
-        self._constants = {}  # by number: its holders and names
-        for holder in _holders(function):
+        self._function = function
+
+    @functools.cached_property
+    def _constants(self):
+        """Holders and names of constants, by number. Most steps need none, so it is made late."""
+        found = {}
+        for holder in _holders(self._function):
             for name, value in _items(holder):
                 if type(value) is int:
-                    self._constants.setdefault(value, []).append((holder, name))
+                    found.setdefault(value, []).append((holder, name))
+        return found
 
     def has(self, size):
         """Whether a constant has this size."""
